@@ -11,11 +11,12 @@ from typing import Any
 def offered(
     package: str, places: Mapping[str, str], finish: Callable[[str, Any], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions (`__getattr__`, `__dir__`) of a package that imports its submodules when their names are
-    first used.
+    """Return two functions, (`__getattr__`, `__dir__`), for a package that imports its submodules at the first use of
+    their names.
 
-    `places` maps each submodule to the names that it defines, separated by blanks. For a submodule with no names, the
-    submodule itself is offered. `finish(name, value)`, if given, returns the object to offer in place of `value`.
+    `places` is {submodule: names that it defines, separated by blanks}. If there are no names, the submodule itself is
+    offered. `finish(name, value)`, if given, returns the object to offer in place of `value`. `__getattr__` raises
+    AttributeError for a name that is not offered.
 
     >>> touch, _ = offered("tilewright", {"limits": "", "lazy": "offered"})
     >>> touch("limits").__name__, touch("offered") is offered
@@ -28,6 +29,9 @@ def offered(
     modules = {module for module, names in places.items() if not names}
 
     def touch(name: str) -> Any:
+        """Import and return the object `name` of the package, and set it as an attribute of the package. Raise
+        AttributeError if the package does not offer `name`.
+        """
         if name in modules:
             return import_module(f"{package}.{name}")  # which makes it an attribute of the package
         if name not in module_of:
@@ -38,6 +42,7 @@ def offered(
         return value
 
     def names() -> list[str]:
+        """Return the names that the package offers or already has, sorted."""
         return sorted({*module_of, *modules, *vars(sys.modules[package])})
 
     return touch, names

@@ -26,11 +26,11 @@ class Limit:
     rule: str
 
     def refuses(self, count: int) -> bool:
-        """True if `count` exceeds the limit `most`."""
+        """True if `count` is greater than the limit `most`."""
         return count > self.most
 
     def check(self, count: int, what: object) -> None:
-        """Raise LimitExceeded if `count` exceeds the limit `most`. The message is `what` as text, cut to 24 characters,
+        """Raise LimitExceeded if `count` exceeds the limit `most`. The message is `str(what)`, cut to 24 characters,
         and the rule.
         """
         if count > self.most:
@@ -63,7 +63,8 @@ LIMITS = (
 
 
 def shown(value: object, most: int = 24) -> str:
-    """Return `str(value)` for an error message. A text of more than `most` characters is cut, and ends in "...".
+    """Return `str(value)` for an error message. A text of more than `most` characters is cut to less than `most`, and
+    ends in "...".
 
     For an integer of magnitude above 2**2048, return its number of bits instead: "an integer of 16610 bits".
 
@@ -91,7 +92,8 @@ class _Bounded(Repr):
 
 
 def written(value: object, most: int = 24) -> str:
-    """Return `repr(value)` for an error message, cut to `most` characters and to 8 levels of nesting.
+    """Return `repr(value)` for an error message, cut to `most` characters. Beyond 8 levels of nesting, and 32 entries
+    of a container, "..." stands.
 
     >>> written("abc"), written(10**5000), written((1, [2, 3]))
     ("'abc'", 'an integer of 16610 bits', '(1, [2, 3])')
@@ -100,9 +102,8 @@ def written(value: object, most: int = 24) -> str:
 
 
 def integer(text: str) -> int:
-    """Return the integer that a text spells, such as "-12". Raise LimitExceeded above 512 bits or 160 characters.
-
-    A text that is no integer raises ValueError.
+    """Return the integer that `text`, such as "-12", spells in decimal digits. Raise ValueError if `text` is no
+    integer. Raise LimitExceeded for an integer of more than 512 bits, or a text of more than 160 characters.
     """
     if len(text) > 160 or abs(number := int(text)) > INTEGER.most:
         raise LimitExceeded(f"{shown(text)}: {INTEGER.rule}")
@@ -110,10 +111,11 @@ def integer(text: str) -> int:
 
 
 def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """Return the hint "; did you mean X?" for an error message about an unknown `word`; "" if no known word resembles
-    it.
+    """Return the hint "; did you mean X?" for an error message about an unknown `word`; "" if no word in `known`
+    resembles it.
 
-    Up to `most` of the `known` words are suggested, joined by "or".
+    Up to `most` words of `known` are suggested, joined by "or", the most similar first. Upper and lower case are the
+    same.
 
     >>> did_you_mean("colums", ["rows", "columns", "depth"])
     '; did you mean columns?'

@@ -39,8 +39,9 @@ def checked(
     """Return `function` wrapped so that a wrong argument raises `error` before the function starts.
 
     `kinds` maps "function.parameter", or an annotation as text, to (predicate, description of valid values); an entry
-    for the parameter comes before one for its annotation. Parameters without an entry are not checked, nor is the
-    object that is the parameter's default. numpy integers, also in tuples, are passed on as Python integers.
+    for the parameter takes precedence over one for the annotation. Parameters without an entry are not checked. An
+    argument that is the default of its parameter is always valid. numpy integers, also in tuples, are passed on as
+    Python integers.
     """
     name = function.__name__
     positional: list[tuple[str, Kind | None]] = []
@@ -61,11 +62,15 @@ def checked(
                 by_name[parameter.name] = kind
 
     def require(parameter: str, kind: Kind | None, value: Any) -> None:
+        """Raise `error` if `value`, the argument of `parameter`, is not valid for `kind`. None as `kind` accepts every
+        value.
+        """
         if kind is not None and not (parameter in defaults and value is defaults[parameter]) and not kind[0](value):
             raise error(f"{name}: {parameter}={written(value, 80)} is not {kind[1]}")
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
+        """Check all arguments, then call the function with them."""
         for place, value in enumerate(args):
             if place < len(positional):
                 require(*positional[place], value)
@@ -81,8 +86,8 @@ def checked(
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` with a numpy integer, also inside tuples, as a Python integer; other values are returned
-    unchanged.
+    """Return `value` with every numpy integer replaced by a Python integer: `value` itself, and entries of tuples.
+    Other values are returned unchanged.
     """
     if type(value) is tuple:
         return tuple(map(_plain, value))
@@ -96,10 +101,10 @@ def check_all(
     error: type[TilewrightError] = ArgumentError,
 ) -> None:
     """Replace the functions called `names` in the dictionary `offered`, a module's globals, by versions that check
-    arguments.
+    their arguments. Names of other objects are skipped; a name that is not in `offered` raises KeyError.
 
-    Names of other objects are skipped. `kinds` maps "function.parameter", or an annotation as text, to (predicate,
-    description of valid values). A wrong argument raises `error`.
+    `kinds` maps "function.parameter", or an annotation as text, to (predicate, description of valid values). A wrong
+    argument raises `error`.
     """
     for name in names:
         if isinstance(offered[name], FunctionType):

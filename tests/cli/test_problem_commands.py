@@ -355,7 +355,7 @@ def test_what_the_peer_itself_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -
     library.torch = Refusing()
     work = Workload(read_problem("mb1ic8ih6oc8kh3ph1"), read_types("f32"))
     with pytest.raises(ArgumentError, match=r"PyTorch refuses it on this CPU: mkldnn is not for this CPU$"):
-        library.forms(work, work.arrays(np.random.default_rng(0), exact=False))
+        library.calls(work, work.arrays(np.random.default_rng(0), exact=False))
 
 
 def test_a_set_may_be_one_problem() -> None:
@@ -379,12 +379,12 @@ def test_the_problems_of_a_set(tmp_path: Path) -> None:
 class Stub:
     """A library that is half as fast as it says it is, and always right."""
 
-    def forms(self, work: Workload, arrays: Any) -> dict[str, Any]:
+    def calls(self, work: Workload, arrays: Any) -> dict[str, Any]:
         if work.problem.ic == 9:
             raise ArgumentError("nine channels are too many")
         return {"only": lambda: None}
 
-    def difference(self, out: Any, forms: Any) -> float:
+    def difference(self, out: Any, calls: Any) -> float:
         return 0.0
 
     def tolerance(self, work: Workload) -> float:
@@ -446,9 +446,9 @@ def test_each_row_is_printed_when_it_is_there(tmp_path: Path, monkeypatch: pytes
     events: list[str] = []
 
     class Watched(Stub):
-        def forms(self, work: Workload, arrays: Any) -> dict[str, Any]:
+        def calls(self, work: Workload, arrays: Any) -> dict[str, Any]:
             events.append(f"measures {work.problem}")
-            return super().forms(work, arrays)
+            return super().calls(work, arrays)
 
     def echo(text: str = "", *, err: bool = False) -> None:
         events.append(("says " if err else "prints ") + text.splitlines()[-1])

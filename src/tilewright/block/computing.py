@@ -16,8 +16,8 @@ from tilewright.ir.location import author_location
 
 
 def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> None:
-    """Emit one `map`, which sets each element of `target` to the value of `x` at its coordinates. `target[...] = x`
-    does the same.
+    """Emit one `map`, which sets each element of `target` to the value of `x` at the same coordinates. `target[...] =
+    x` does the same.
 
     `x` is a tensor, a number, an elementwise formula of tensors, or a Python function from integer coordinates to a
     formula: `tb.map(mask, lambda i, j: tb.select(i >= j, 1.0, 0.0))`.
@@ -38,7 +38,8 @@ def map(target: Tensor, x: Any, *, stream: Any = None, rare: bool = False) -> No
 
 
 def _operand(operands: list[Value], value: Value) -> int:
-    """Return the index of `value` in `operands`, the operand list of a `map`; append it first if it is not listed.
+    """Return the index of `value` in `operands`, the operand list of a `map`; append `value` first if it is not in the
+    list.
 
     Index 0, the target, is skipped: a target that the formula also reads is listed a second time.
     """
@@ -57,7 +58,7 @@ def reduce(
     *,
     accumulate: bool = False,
 ) -> None:
-    """Emit one `reduce`, which reduces `source` along its dimension `along` and writes the result to `target`, which
+    """Emit one `reduce`, which reduces `source` along dimension number `along` and writes the result to `target`, which
     lacks that dimension.
 
     `how` is "sum", "max", "min" or "prod", or a function of two elements that returns their combination. `source` and
@@ -77,22 +78,22 @@ def scan(
     *,
     exclusive: bool = False,
 ) -> None:
-    """Emit one `scan`, which writes the running reduction of `source` along its dimension `along` to `target`, which
+    """Emit one `scan`, which writes the running reduction of `source` along dimension number `along` to `target`, which
     has the same shape.
 
     `how` is "sum", "max", "min" or "prod", or a function that combines two elements. `source` and `target` may be
-    sequences of tensors, scanned together as tuples, as in `reduce`. With `exclusive`, an element's own value is left
-    out of its result: the sums of 1, 2, 3 are 0, 1, 3.
+    sequences of tensors, scanned together as tuples, as in `reduce`. With `exclusive`, an element is not part of its
+    own result: the sums of 1, 2, 3 are 0, 1, 3.
     """
     _combine("scan", source, target, {"along": along, "exclusive": exclusive or None}, how)
 
 
 def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], function: Any) -> None:
     """Emit the operation `name` ("reduce" or "scan") with the attributes `attrs`, from `source` to `target`, each one
-    tensor or a sequence.
+    tensor or a sequence of tensors.
 
     `function` is the name of a combination, such as "sum", or a Python function of elements. The function is called
-    here, once, and gives one formula for each tensor.
+    once, here, and returns one formula for each tensor.
     """
     sources, targets = (tuple(x) if isinstance(x, tuple | list) else (x,) for x in (source, target))
     operands = [tensor_of(tensor, name) for tensor in (*sources, *targets)]
@@ -105,7 +106,7 @@ def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], functio
 
 
 def _no_operand(value: Value) -> int:
-    """Raise a ProgramError, always: a combining function (`how`) may use only its arguments, and this one uses the
-    tensor `value`.
+    """Raise a ProgramError, always: the formula of a combining function (the `how` of `reduce` and `scan`) uses the
+    tensor `value`, but may use only the function's arguments.
     """
     raise ProgramError(f"a combining function is over its arguments; %{value.name} is none of them", author_location())

@@ -68,8 +68,8 @@ class Loop:
 def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
     """Return (start, end, step) of the loop limit `limit`.
 
-    An end alone gives (0, end, 1), a pair gives (start, end, 1). Raise a ProgramError for a tuple of another length.
-    `loop` is the loop's operation name, for errors.
+    An end alone gives (0, end, 1), a pair gives (start, end, 1). Raise a ProgramError for a tuple of another length, or
+    if start or end is no integer or expression. `loop` is the loop's operation name, for messages.
     """
     if not isinstance(limit, tuple):
         return as_expr(0), number(limit, f"{loop}: a limit"), 1
@@ -83,13 +83,13 @@ def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None,
     """Emit one `tasks` operation, a loop over all tasks (output tiles) of a kernel, which the workers share: `for m, n
     in tb.tasks(M, N)`.
 
-    The result is a Python iterator that runs the body once, to trace it. Each limit is a number of tasks, (start, end),
-    (start, end, step), or a function from the loop variables before it to one of these.
+    The result is a Python iterator that runs the body once, to trace it. Each of `limits` is a number of tasks, (start,
+    end), (start, end, step), or a function from the earlier loop variables to one of these.
 
     `schedule` says which worker does which tasks: "strided" (the default), "contiguous", "dynamic" or "table". `table`,
     an i32 tensor of shape (rows, tasks), lists the task numbers of each worker; it implies schedule="table". `overlap`
-    is "defer" (the loop's `finally_` block runs beside the next task) or "pingpong" (two halves of the waves take tasks
-    in turn).
+    is "defer" (the loop's `finally_` block overlaps with the next task) or "pingpong" (two halves of the waves take
+    tasks in turn).
     """
     operands = () if table is None else (tensor_of(table, "tasks"),)
     schedule_name = "table" if operands and schedule is None else schedule
@@ -99,12 +99,12 @@ def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None,
 def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None, overlap: str | None = None) -> Loop:
     """Emit one `for` operation, a loop that all threads execute uniformly: `for k in tb.steps(K)`.
 
-    The result is a Python iterator that runs the body once, to trace it. Each limit is an iteration count, (start,
-    end), (start, end, step), or a function from the loop variables before it to one of these.
+    The result is a Python iterator that runs the body once, to trace it. Each of `limits` is an iteration count,
+    (start, end), (start, end, step), or a function from the earlier loop variables to one of these.
 
-    `unroll` unrolls the loop. `peel` gives (first, last): how many iterations at the start and at the end are lowered
-    separately. `overlap` is "defer" (the loop's `finally_` block runs beside the next iteration) or "turns" (groups of
-    waves start their products one after the other).
+    `unroll` unrolls the loop. `peel` is (first, last): the numbers of iterations at the start and at the end that are
+    lowered separately. `overlap` is "defer" (the loop's `finally_` block overlaps with the next iteration) or "turns"
+    (groups of waves start their products one after the other).
     """
     peeled = None if peel is None else tuple(number(e, "steps: peel") for e in peel)
     return Loop("for", limits, {"unroll": unroll or None, "peel": peeled, "overlap": overlap})
@@ -112,11 +112,12 @@ def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None,
 
 @contextmanager
 def finally_() -> Iterator[None]:
-    """Context manager: trace its body as the `finally` block of the enclosing loop, which ends each iteration: `with
+    """Context manager: trace its body as the `finally` block of the enclosing `tasks` or `steps` loop: `with
     tb.finally_():`.
 
-    It stands last in the body of a `tasks` or `steps` loop. If the loop's `overlap` is "defer" or "pingpong", it runs
-    beside the next iteration. Raise a ProgramError outside such a loop, or if the loop has a `finally_` block already.
+    The block is the end of each iteration, and stands last in the loop. If the loop's `overlap` is "defer" or
+    "pingpong", the block overlaps with the next iteration. Raise a ProgramError outside such a loop, or if the loop has
+    a `finally_` block already.
     """
     current = trace("finally_")
     frame = current.frames[-1] if current.frames else None
@@ -132,7 +133,7 @@ def if_(condition: Any) -> Iterator[None]:
     """Context manager: trace its body as a block that runs only if `condition` holds, and emit one `if`: `with tb.if_(k
     > 0):`.
 
-    `condition` is an expression of loop variables and sizes; raise a PythonControlFlow if it is a tensor.
+    `condition` is an expression of loop variables and sizes, or a bool. Raise a PythonControlFlow if it is a tensor.
     """
     if isinstance(condition, Tensor):
         raise PythonControlFlow("if_ takes a condition on loop variables and sizes, not a tensor", author_location(2))
@@ -143,9 +144,10 @@ def if_(condition: Any) -> Iterator[None]:
 
 @contextmanager
 def else_() -> Iterator[None]:
-    """Context manager: trace its body as the `else` block of the `if_` that stands directly before it.
+    """Context manager: trace its body as the `else` block of the `if_` directly before. The `if` operation is replaced
+    by one with both blocks.
 
-    Raise a ProgramError if no `if_` stands there, or if it has an `else_` already.
+    Raise a ProgramError if the last operation is no `if_`, or if it has an `else_` already.
     """
     current, loc = trace("else_"), author_location(2)
     ops = current.builder.blocks[-1].ops
@@ -162,7 +164,7 @@ def else_() -> Iterator[None]:
 def while_(flag: Tensor) -> Iterator[None]:
     """Context manager: trace its body as a block that repeats while `flag` is not zero, and emit one `while`.
 
-    `flag` is a register tensor of one number, which the body sets.
+    `flag` is a register tensor of one number, which the body changes.
     """
     frame = Frame("while", (tensor_of(flag, "while_"),), {}, author_location(2))
     with trace("while_").within(frame):
@@ -173,8 +175,8 @@ def while_(flag: Tensor) -> Iterator[None]:
 def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
     """Context manager: trace its body as the program of the role `name`, and emit one `role`.
 
-    Some waves of the workgroup run this code alone (warp specialisation): `waves` is their number. `registers` is the
-    number of registers of each of their threads (None: not set). A role stands on the outermost level of a kernel.
+    `waves` waves of the workgroup, and no others, execute this code (warp specialisation). `registers` is the number of
+    registers of each of their threads (None: not set). A role stands on the outermost level of a kernel.
     """
     attrs: dict[str, Any] = {"name": name, "waves": number(waves, "role: waves")}
     if registers is not None:
@@ -184,25 +186,25 @@ def role(name: str, waves: Any, registers: int | None = None) -> Iterator[None]:
 
 
 def barrier() -> None:
-    """Emit one `barrier`, at which all waves of the role wait for one another."""
+    """Emit one `barrier`: all waves of the role, or of the workgroup outside roles, wait for one another."""
     trace("barrier").emit("barrier")
 
 
 def edge(*computed: Tensor) -> None:
-    """Emit one `edge`, a scheduling barrier for the assembler. The register tensors `computed` are computed before it,
-    and waits that follow it in the text stay after it.
+    """Emit one `edge`, a scheduling barrier for the assembler. The register tensors `computed` are computed before the
+    edge, and waits that follow in the text stay after it.
 
-    It changes no result. Assemblers like to move a wait for a product before arithmetic that could overlap with the
-    product; an edge prevents that.
+    An edge changes no result. Assemblers like to move a wait for a product before arithmetic that could overlap with
+    the product; an edge prevents that.
     """
     trace("edge").emit("edge", tuple(tensor_of(x, "edge") for x in computed))
 
 
 def let(value: Any) -> Symbol:
-    """Emit one `let`, which names the number `value` (an integer or an expression), and return the symbol for it.
+    """Emit one `let`, which names the number `value` (an integer or an expression), and return the new symbol.
 
-    The symbol is called like the variable that it is assigned to: `m = tb.let(t // 4)`; without a variable, it is
-    called `number`. A number is appended if another symbol in scope has the name.
+    The symbol is called like the variable to which the author assigns it, as in `m = tb.let(t // 4)`; without a
+    variable, it is called `number`. A number is appended if another symbol in scope has the name.
     """
     current = trace("let")
     targets = author_names(author_location())
@@ -215,7 +217,7 @@ def let(value: Any) -> Symbol:
 def require(condition: str) -> None:
     """Require the text `condition`, on the kernel's parameters, to hold: `tb.require("K % BK == 0")`.
 
-    If all its numbers are known, it is checked while tracing, and an ArgumentError is raised if it does not hold.
+    If the condition has only known numbers, it is checked while tracing; raise an ArgumentError if it does not hold.
     Otherwise it becomes a `require` record of the program's header, which is checked at each call. Raise a ProgramError
     if the text is no condition.
     """
@@ -246,29 +248,33 @@ class Ring:
     def acquire(self) -> Any:
         """Emit one `acquire`, which waits until the next stage is free.
 
-        Return the tensors of this stage for the producer to fill: one tensor, or a tuple of several.
+        Return the tensors of this stage, which the producer fills: one tensor, or a tuple of several.
         """
         return self._stage("acquire", "free")
 
     def commit(self) -> None:
-        """Emit one `commit`: the producer hands the oldest stage that it acquired to the consumer, as full."""
+        """Emit one `commit`: the producer passes the oldest stage that it has acquired and not committed to the
+        consumer.
+        """
         trace("commit").emit("commit", (self.value,))
 
     def wait(self) -> Any:
         """Emit one `wait`, which waits until the next stage is full.
 
-        Return the tensors of this stage for the consumer to read: one tensor, or a tuple of several.
+        Return the tensors of this stage, which the consumer reads: one tensor, or a tuple of several.
         """
         return self._stage("wait", "full")
 
     def release(self) -> None:
-        """Emit one `release`: the consumer gives the oldest stage that it waited for back to the producer, as free."""
+        """Emit one `release`: the consumer frees the oldest stage that it has waited for and not released, so that the
+        producer may fill it again.
+        """
         trace("release").emit("release", (self.value,))
 
     @contextmanager
     def fill(self) -> Iterator[Any]:
-        """Context manager for a producer: `acquire` before the body, `commit` after it. It yields the tensors of the
-        stage: `with ring.fill() as (sa, sb):`.
+        """Context manager for a producer: `acquire` before the body, `commit` after it. The value is the tensors of the
+        stage: `with ring.fill() as (sa, sb):`. If the body raises, nothing is committed.
         """
         stage = self.acquire()
         yield stage
@@ -276,18 +282,18 @@ class Ring:
 
     @contextmanager
     def take(self) -> Iterator[Any]:
-        """Context manager for a consumer: `wait` before the body, `release` after it. It yields the tensors of the
-        stage: `with ring.take() as (ta, tb):`.
+        """Context manager for a consumer: `wait` before the body, `release` after it. The value is the tensors of the
+        stage: `with ring.take() as (ta, tb):`. If the body raises, nothing is released.
         """
         stage = self.wait()
         yield stage
         self.release()
 
     def _stage(self, name: str, fallback: str) -> Any:
-        """Emit the operation `name` ("acquire" or "wait"), and return the tensors of the stage that it gives: one
-        tensor, or a tuple of several.
+        """Emit the operation `name` ("acquire" or "wait"), and return the tensors of its stage: one tensor, or a tuple
+        of several.
 
-        `fallback` is their name in the program's text if the author assigns them to no variable.
+        `fallback` is the name of these tensors in the program's text if the author assigns them to no variable.
         """
         op = trace(name).emit(name, (self.value,), fallback=fallback)
         tensors = tuple(Tensor(result) for result in op.results)
@@ -298,9 +304,9 @@ def ring(*tensors: Tensor, producer: str, consumer: str, stages: Any = None, apa
     """Emit one `channel` and return it as a `Ring`: stages of shared memory that the role named `producer` fills and
     the role named `consumer` reads, in turn.
 
-    `tensors` is the shared memory. `stages` is the number of stages (None: the extent of the first tensor's first
-    dimension). `apart` is for a channel from a role to itself: each group of the role's waves hands over what it wrote
-    and does not wait for other groups. Raise a ProgramError without tensors.
+    `tensors` are the shared memory; their first dimension counts the stages. `stages` is the number of stages (None:
+    the first extent of the first tensor). `apart` is for a channel from a role to itself: each group of the role's
+    waves passes on what it wrote and does not wait for other groups. Raise a ProgramError without tensors.
     """
     values = tuple(tensor_of(t, "ring") for t in tensors)
     if not values:

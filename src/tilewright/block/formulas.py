@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 def _binary(name: str, *, reflected: bool = False) -> Any:
-    """Return a Python operator method, such as `__add__`, that builds the formula `name`(self, other).
+    """Return a Python operator method, such as `__add__`, that returns the formula `name`(self, other).
 
-    With `reflected` it builds `name`(other, self). It returns NotImplemented if `other` cannot be part of a formula.
+    With `reflected`, the method returns `name`(other, self). The method returns NotImplemented if `other` cannot be
+    part of a formula.
     """
 
     def operate(self: Elementwise, other: Any) -> Any:
         """Return the formula of `self` and `other`, or NotImplemented if `other` cannot be part of a formula."""
-        operand = parts_of(other)
+        operand = as_element(other)
         if operand is None:
             return NotImplemented
         operands = (operand, self.element) if reflected else (self.element, operand)
@@ -43,13 +44,13 @@ class Elementwise:
 
     @property
     def element(self) -> Element:
-        """The formula node for one element of this operand. Subclasses define it; here it raises
+        """The formula node for one element of this operand. Subclasses override it; here it raises
         NotImplementedError.
         """
         raise NotImplementedError
 
     def to(self, kind: DTypeLike) -> Element:
-        """Return the formula that converts each element to the element type `kind`, such as "f16". Nothing is
+        """Return the formula that converts each element to the element type `kind`, such as "f16". No operation is
         emitted.
         """
         return cast(self, kind)
@@ -97,22 +98,22 @@ class Element(Elementwise):
 
     @property
     def element(self) -> Element:
-        """The formula itself."""
+        """The formula node itself."""
         return self
 
-    def formula(self, place: Callable[[Value], int]) -> Formula:
+    def formula(self, operand_number: Callable[[Value], int]) -> Formula:
         """Return this expression tree as an IR formula.
 
-        `place` is a function from a tensor's IR value to the number of the operand that it is.
+        `operand_number` is a function from a tensor's IR value to its number among the operands of the operation.
         """
         if self.name == "operand":
-            return Formula.operand(place(self.value))
-        return Formula(self.name, tuple(part.formula(place) for part in self.parts), self.value)
+            return Formula.operand(operand_number(self.value))
+        return Formula(self.name, tuple(part.formula(operand_number) for part in self.parts), self.value)
 
 
-def parts_of(x: Any) -> Element | None:
-    """Return `x` (a tensor, formula, index expression or number) as a node of a formula; None if it is none of
-    these.
+def as_element(x: Any) -> Element | None:
+    """Return `x` (a tensor, formula, index expression or number) as a node of a formula; None if `x` is
+    none of these.
     """
     if isinstance(x, Elementwise):
         return x.element
@@ -125,10 +126,10 @@ def parts_of(x: Any) -> Element | None:
 
 
 def element_of(x: Any, what: str) -> Element:
-    """Return `x` (a tensor, formula, index expression or number) as a node of a formula. Raise a DtypeMismatch if it is
-    none of these; `what` is the function named in the error text.
+    """Return `x` (a tensor, formula, index expression or number) as a node of a formula. Raise a DtypeMismatch if `x`
+    is none of these; `what` names the function in the message.
     """
-    node = parts_of(x)
+    node = as_element(x)
     if node is None:
         raise DtypeMismatch(
             f"{what} takes tensors, numbers and what is computed from them, not {x!r}", author_location(2)
@@ -137,15 +138,16 @@ def element_of(x: Any, what: str) -> Element:
 
 
 def argument(name: str) -> Element:
-    """Return the formula leaf for an argument of a combining function (the `how` of `reduce` and `scan`).
+    """Return the formula leaf for the argument `name` of a combining function (the `how` of `reduce` and `scan`).
 
-    `name` is a0, a1, ... for the values combined so far, and b0, b1, ... for those that come next.
+    Names are a0, a1, ... for the values combined so far, and b0, b1, ... for the next values.
     """
     return Element("argument", (), name)
 
 
 def cast(x: Any, kind: DTypeLike) -> Element:
-    """Return the formula that converts each element of `x` to the element type `kind`.
+    """Return the formula that converts each element of `x`, a tensor, number or formula, to the element type `kind`. No
+    operation is emitted.
 
     >>> cast(2.5, "i32").formula(lambda _: 0).text()
     'i32(2.5)'
@@ -155,18 +157,21 @@ def cast(x: Any, kind: DTypeLike) -> Element:
 
 def select(condition: Any, when_true: Any, when_false: Any) -> Element:
     """Return the formula that is `when_true` where `condition` holds and `when_false` elsewhere, element by element.
-    Each is a tensor, a number or a formula. Nothing is emitted.
+    Each is a tensor, a number or a formula. No operation is emitted.
     """
     return Element("select", tuple(element_of(x, "select") for x in (condition, when_true, when_false)))
 
 
 def fma(a: Any, b: Any, c: Any) -> Element:
-    """Return the formula a*b + c, element by element, rounded once. Nothing is emitted."""
+    """Return the formula a*b + c, element by element, rounded once. Each is a tensor, a number or a formula. No
+    operation is emitted.
+    """
     return Element("fma", tuple(element_of(x, "fma") for x in (a, b, c)))
 
 
 def _function(name: str, count: int) -> Callable[..., Element]:
-    """Return a Python function of `count` arguments that builds the formula `name`: `_function("exp", 1)` is `tb.exp`.
+    """Return a Python function of `count` arguments that returns the formula `name` of them: `_function("exp", 1)` is
+    `tb.exp`.
 
     The function raises a DtypeMismatch for another number of arguments.
     """
@@ -179,7 +184,8 @@ def _function(name: str, count: int) -> Callable[..., Element]:
             )
         return Element(name, tuple(element_of(x, name) for x in args))
 
-    apply.__name__, apply.__doc__ = name, f"`{name}`, element by element."
+    apply.__name__ = name
+    apply.__doc__ = f"Return the formula `{name}` of the arguments, element by element. No operation is emitted."
     return apply
 
 

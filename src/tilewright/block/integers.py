@@ -17,20 +17,26 @@ from tilewright.algebra.expr_rules import maximum, minimum
 
 
 def cdiv(a: Any, b: Any) -> Any:
-    """Return a / b rounded up: an int if the result is constant, otherwise an expression."""
+    """Return a / b rounded up, for integers or expressions `a` and `b`: an int if the result is constant, otherwise an
+    expression.
+    """
     return _plain(ceildiv(a, b))
 
 
 def min(*numbers: Any) -> Any:
-    """Return the least of `numbers`: an int if the result is constant, otherwise an expression."""
+    """Return the least of `numbers`, integers and expressions: an int if the result is constant, otherwise an
+    expression.
+    """
     return _plain(minimum(*numbers))
 
 
 def max(*numbers: Any) -> Any:
-    """Return the greatest of `numbers`: an int if the result is constant, otherwise an expression."""
+    """Return the greatest of `numbers`, integers and expressions: an int if the result is constant, otherwise an
+    expression.
+    """
     return _plain(maximum(*numbers))
 
 
 def _plain(number: Any) -> Any:
-    """Return the expression `number` as an int if it is constant; otherwise return it unchanged."""
+    """Return the expression `number` as an int if it is constant; otherwise return `number`."""
     return number.value if isinstance(number, Const) else number

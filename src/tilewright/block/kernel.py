@@ -42,8 +42,8 @@ class Argument:
         self.kind, self.dims, self.strides = kind, dims, strides
 
     def dtype(self, values: Mapping[str, Any]) -> DType:
-        """Return the element type of this argument. `values` is {parameter name: value}; it is needed if the declared
-        type is the name of a parameter.
+        """Return the element type of this argument. `values` is {parameter name: value}: the declared type may be the
+        name of a parameter that holds the type.
         """
         return element_type(values.get(self.kind, self.kind) if isinstance(self.kind, str) else self.kind)
 
@@ -80,7 +80,8 @@ class Size:
         """Return a symbol called `name` with the range and step of this size; it stands for the parameter while the
         kernel is traced.
 
-        Raise an ArgumentError if the range is empty, has negative numbers, or does not start at a multiple of the step.
+        Raise an ArgumentError if the range is empty, contains negative numbers, or does not start at a multiple of the
+        step, or if the step is below 1.
         """
         if self.lo < 0 or self.hi <= self.lo or self.step < 1 or self.lo % self.step:
             raise ArgumentError(
@@ -114,10 +115,12 @@ class BlockKernel(FoundByName):
         self.__module__, self.__doc__ = function.__module__, function.__doc__
 
     def trace(self, params: Mapping[str, Any] | None = None, **named: Any) -> Program:
-        """Call the Python function on symbolic tensors and return the verified block program that its operations make.
+        """Call the Python function on symbolic tensors and return the verified block program of the operations that it
+        emits.
 
         `params` and the keywords `named` are values of the kernel's parameters, by name; `named` wins. A `Size` without
-        a value stays symbolic. Raise an ArgumentError for an unknown parameter, or for one without a value.
+        a value stays symbolic. Raise an ArgumentError for an unknown parameter, a parameter without a value, or a value
+        that is not in the range of its `Size`.
         """
         bindings = {} if params is None else named_values(params, "params", "{'M': 64}")
         values = self._values({**bindings, **named})
@@ -139,9 +142,9 @@ class BlockKernel(FoundByName):
         return program
 
     def parameters(self) -> dict[str, Any]:
-        """Return {parameter name: default} of the kernel; without a default the entry is None.
+        """Return {parameter name: default} of the kernel; the entry is None for a parameter without a default.
 
-        A `Size` has the range of its allowed values as its entry, even if it also has a default. A `Let` is left out.
+        The entry of a `Size` is the range of its allowed values, even if it also has a default. A `Let` is left out.
         """
         defaults: dict[str, Any] = {}
         for name, parameter in self._keywords().items():
@@ -153,12 +156,12 @@ class BlockKernel(FoundByName):
         return defaults
 
     def draw(self, tensor: str, params: Mapping[str, Any] | None = None, **named: Any) -> TensorPicture:
-        """Return a picture of the kernel's tensor called `tensor` in the Python source; a notebook displays it.
+        """Return a picture of the kernel's tensor called `tensor` in the program's text; a notebook displays it.
 
-        Registers are drawn with the thread that has each element, memory with offsets and, if shared, with banks.
-        `tensor` may also name an operand of an atom of the machine: `kernel.draw("mfma.32x32x8.f16.a")`. Otherwise the
-        kernel is traced with the parameter values in `params` and `named`. Raise an ArgumentError if `tensor` is no
-        text, a ProgramError if there is no tensor of this name.
+        The picture of registers shows the thread that holds each element; the picture of memory shows offsets and, for
+        shared memory, banks. `tensor` may also name an operand of an atom of the machine:
+        `kernel.draw("mfma.32x32x8.f16.a")`. Otherwise the kernel is traced with the parameter values in `params` and
+        `named`. Raise an ArgumentError if `tensor` is no text, a ProgramError if there is no tensor of this name.
         """
         if not isinstance(tensor, str):
             raise ArgumentError(
@@ -173,8 +176,8 @@ class BlockKernel(FoundByName):
     # -- parameters and arguments ---------------------------------------------------------------------
 
     def _machine(self) -> Machine | None:
-        """Return the machine that `@tb.kernel` names; None if it names none. Raise a ProgramError if there is no such
-        machine.
+        """Return the machine that `@tb.kernel` names; None if it names none. Raise a ProgramError if the name is
+        unknown.
         """
         try:
             return None if self.machine is None else machine_named(self.machine)
@@ -182,17 +185,17 @@ class BlockKernel(FoundByName):
             raise ProgramError(str(fault), of_function(self.function)) from None
 
     def _keywords(self) -> dict[str, inspect.Parameter]:
-        """Return {name: parameter} of the Python function's keyword-only parameters; they are the parameters of the
+        """Return {name: parameter} of the Python function's keyword-only parameters, which are the parameters of the
         kernel.
         """
         signature = inspect.signature(self.function).parameters
         return {n: p for n, p in signature.items() if p.kind is p.KEYWORD_ONLY}
 
     def _values(self, bindings: dict[str, Any]) -> dict[str, Any]:
-        """Return {parameter name: value} for all parameters of the kernel, in order; `_value` gives each value.
+        """Return {parameter name: value} for all parameters of the kernel, in order; `_value` computes each value.
 
-        `bindings` are the caller's values, by name. Raise an ArgumentError if they name an unknown parameter or a
-        `Let`.
+        `bindings` is {parameter name: value} from the caller. Raise an ArgumentError if it has an unknown parameter or
+        a `Let`.
         """
         parameters = self._keywords()
         settable = [n for n in parameters if not isinstance(self.annotations.get(n), Let)]
@@ -210,9 +213,9 @@ class BlockKernel(FoundByName):
     def _value(self, name: str, parameter: inspect.Parameter, bindings: dict[str, Any], before: dict[str, Any]) -> Any:
         """Return the value of the parameter `name`.
 
-        A `Let` is computed from `before`, the values of the parameters declared before it. Any other parameter takes
-        the caller's value in `bindings`, or else the default of `parameter`, or else, if it is a `Size`, a symbol.
-        Raise an ArgumentError if there is none of these, or if the caller's value is outside the range of its `Size`.
+        A `Let` is computed from `before`, {name: value} of the parameters declared before it. Any other parameter has
+        the caller's value in `bindings`, otherwise the default of `parameter`, otherwise, for a `Size`, a symbol. Raise
+        an ArgumentError if none of these exists, or if the caller's value is not in the range of the `Size`.
         """
         kind = self.annotations.get(name)
         if isinstance(kind, Let):
@@ -232,10 +235,10 @@ class BlockKernel(FoundByName):
         raise ArgumentError(f"params: {self.__name__} needs a value for {name}")
 
     def _sized(self, size: Any, values: dict[str, Any]) -> Any:
-        """Return `size` evaluated: a text such as "M + 1" becomes an int if it is constant, otherwise an expression.
+        """Return the value of `size`: a text such as "M + 1" becomes an int if it is constant, otherwise an expression.
+        A number or an expression is returned unchanged.
 
-        `values` are the parameter values, by name. A number or an expression is returned unchanged. Raise a
-        ProgramError if the text cannot be read.
+        `values` is {parameter name: value}. Raise a ProgramError if the text cannot be parsed.
         """
         if not isinstance(size, str):
             return size
@@ -247,11 +250,11 @@ class BlockKernel(FoundByName):
         return int(parsed) if parsed.is_constant else parsed
 
     def _arguments(self, trace: Trace, values: dict[str, Any]) -> list[Tensor]:
-        """Declare each positional parameter of the Python function as a program argument of `trace`, and return them as
-        tensors, in order.
+        """Declare each positional parameter of the Python function as an argument of the program that `trace` builds,
+        and return the arguments as tensors, in order.
 
-        `values` are the parameter values that shapes and strides refer to. Raise a ProgramError if an annotation is not
-        In, Out or InOut.
+        `values` is {parameter name: value} for shapes and strides. Raise a ProgramError if an annotation is not In, Out
+        or InOut, or if the number of strides is not the number of dimensions.
         """
         tensors = []
         for name, parameter in inspect.signature(self.function).parameters.items():
@@ -291,11 +294,11 @@ class BlockKernel(FoundByName):
 def kernel(
     machine: str | None = None, *, waves: Any = None, cluster: Any = None, launch: str | None = None
 ) -> Callable[[Callable[..., Any]], BlockKernel]:
-    """Return a decorator that turns a Python function into a `BlockKernel` for the machine named `machine`, whose atoms
-    it uses, with `waves` waves in a workgroup.
+    """Return a decorator that turns a Python function into a `BlockKernel` for the machine named `machine`, with
+    `waves` waves in a workgroup.
 
     `cluster` is the number of workgroups that run together and can share loads (`copy(..., multicast=True)`);
-    `launch="programmatic"` lets a launch begin while the one before it ends. The function's positional arguments are
+    `launch="programmatic"` lets a launch begin while the previous launch ends. The function's positional arguments are
     tensors in global memory. Its parameters follow a `*`; while the function is traced they are Python values, or
     symbols for sizes that stay open (known only at the call).
 
@@ -318,7 +321,7 @@ def kernel(
     """
 
     def decorate(function: Callable[..., Any]) -> BlockKernel:
-        """Return `function` as a block kernel with the settings of the decorator."""
+        """Return `function` as a block kernel with the decorator's settings."""
         return BlockKernel(function, machine, {"waves": waves, "cluster": cluster}, launch, sys._getframe(1))
 
     return decorate

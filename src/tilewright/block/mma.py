@@ -38,20 +38,23 @@ class Mma:
         self.interleaved = interleaved
 
     def a(self, rows: Any, columns: Any) -> Tensor:
-        """Emit one `alloc` and return it: a register tensor for operand A of shape (rows, columns) = (M, K),
-        uninitialised and distributed over threads as the atom reads it.
+        """Emit one `alloc` and return it: an uninitialised register tensor for operand A of shape (rows, columns) = (M,
+        K), distributed over threads as the atom reads it. Raise a ProgramError if this Mma is interleaved and the atoms
+        of all waves do not divide the shape.
         """
         return self._fragment("a", rows, columns)
 
     def b(self, rows: Any, columns: Any) -> Tensor:
-        """Emit one `alloc` and return it: a register tensor for operand B of shape (rows, columns) = (K, N),
-        uninitialised and distributed over threads as the atom reads it.
+        """Emit one `alloc` and return it: an uninitialised register tensor for operand B of shape (rows, columns) = (K,
+        N), distributed over threads as the atom reads it. Raise a ProgramError if this Mma is interleaved and the atoms
+        of all waves do not divide the shape.
         """
         return self._fragment("b", rows, columns)
 
     def c(self, rows: Any, columns: Any) -> Tensor:
-        """Emit one `alloc` and return it: a register tensor for the accumulator of shape (rows, columns) = (M, N),
-        uninitialised and distributed over threads as the atom writes it.
+        """Emit one `alloc` and return it: an uninitialised register tensor for the accumulator of shape (rows, columns)
+        = (M, N), distributed over threads as the atom writes it. Raise a ProgramError if this Mma is interleaved and
+        the atoms of all waves do not divide the shape.
         """
         return self._fragment("c", rows, columns)
 
@@ -66,8 +69,8 @@ class Mma:
         """Emit the operations that add a * b^T to the accumulator `acc`, with `a` (M, K) and `b` (N, K) in shared
         memory: CK's blockwise_gemm.
 
-        It stands for `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`. An
-        operand with three dimensions (K0, M, K1) is viewed as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
+        They are those of `fa, fb = mma.a(M, K), mma.b(K, N)`; `tb.copy(a, fa)`; `tb.copy(b.T, fb)`; `mma(acc, fa, fb)`.
+        An operand with three dimensions (K0, M, K1) is viewed as (M, K0*K1) first: `a.merge((1,), (0, 2))`.
         """
         a, b = (operand.merge((1,), (0, 2)) if len(operand.shape) == 3 else operand for operand in (a, b))
         fa, fb = self.a(*a.shape), self.b(*b.shape[::-1])
@@ -76,11 +79,10 @@ class Mma:
         self(acc, fa, fb)
 
     def _fragment(self, which: str, rows: Any, columns: Any) -> Tensor:
-        """Emit one `alloc` and return it: a register tensor of shape (rows, columns) for operand `which` ("a", "b" or
-        "c").
+        """Emit one `alloc` and return it: an uninitialised register tensor of shape (rows, columns) for operand `which`
+        ("a", "b" or "c"), distributed over the threads as the atom needs it.
 
-        It is distributed over the waves' threads as the atom needs it. If this Mma is interleaved, raise a ProgramError
-        unless the waves' atoms divide the shape.
+        Raise a ProgramError if this Mma is interleaved and the atoms of all waves do not divide the shape.
         """
         operand = getattr(self.row, which)
         distribution = Distribution(operand=f"{self.atom}.{which}", waves=self.waves)
@@ -102,14 +104,14 @@ def blockwise_copy(
     *,
     otherwise: Any = None,
 ) -> None:
-    """Emit two copies that move `source` to `target` through registers, a contiguous block per thread: CK's
-    blockwise_copy.
+    """Emit one `alloc` of registers and two copies, from `source` to the registers and on to `target`. Each thread
+    moves a contiguous block: CK's blockwise_copy.
 
     `threads` is a layout from thread coordinates to thread numbers, with one mode for each dimension. `vector` =
     (dimension, elements) chooses the copy atom in which a lane moves that many elements along that dimension; without
-    it no atom is named. `otherwise` replaces source elements out of bounds. The call stands for `registers` with
-    `tb.partition(shape, threads, "block", vector[0])` and two copies. Raise a ProgramError if `vector` does not divide
-    a thread's elements, or if the machine has no such atom.
+    it no atom is named. `otherwise` replaces source elements out of bounds. Raise a ProgramError if `vector` does not
+    divide the elements of a thread along its dimension, or if the machine has no such atom, and a BadPartition if the
+    threads do not divide the tile.
     """
     extents = tuple(target.shape)
     owners = partition(extents, threads, "block", None if vector is None else vector[0])
@@ -128,9 +130,9 @@ def blockwise_copy(
 
 def _lane_atom(source: Tensor, target: Tensor, vector: tuple[int, int] | None) -> str | None:
     """Return the name of the copy atom with which each lane moves `vector[1]` elements from the memory of `source` to
-    that of `target`.
+    the memory of `target`; None if `vector` is None.
 
-    Return None if `vector` is None. Raise a ProgramError if the kernel's machine has no atom of this width.
+    Raise a ProgramError if the kernel's machine has no atom of this width.
     """
     if vector is None:
         return None

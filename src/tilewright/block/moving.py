@@ -10,7 +10,7 @@ from tilewright.algebra import ComposedLayout, Layout, Swizzle
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.block.names import argument_names
 from tilewright.block.tensor import Maybe, Tensor, tensor_of
-from tilewright.block.tracing import number, several, trace
+from tilewright.block.tracing import as_tuple, number, trace
 from tilewright.errors import DimensionMismatch, ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, DTypeLike, element_type
@@ -29,10 +29,11 @@ def shared(
     """Emit one `alloc` and return it: an uninitialised tensor in shared memory with element type `kind`.
 
     `layout` is a shape (row-major), a flat `Layout` with strides, or a `ComposedLayout` of a swizzle and a flat layout.
-    `strides` (one for each dimension of a shape) and `swizzle` may be given separately. `size` is the number of bytes
-    to reserve (None: those that the tensor needs). Raise a ProgramError for a nested layout.
+    `strides` (in elements, one for each dimension of a shape) and `swizzle` may be given separately. `size` is the
+    number of bytes to reserve (None: as many as the tensor needs). Raise a ProgramError for a nested layout or one with
+    an offset, and a DimensionMismatch for another number of strides.
     """
-    extents: Any = None if isinstance(layout, Layout | ComposedLayout) else several(layout)
+    extents: Any = None if isinstance(layout, Layout | ComposedLayout) else as_tuple(layout)
     if isinstance(layout, ComposedLayout):
         if layout.offset != 0 or not isinstance(layout.outer, Swizzle):
             raise ProgramError(f"shared: {layout} is no swizzle of a layout without an offset", author_location())
@@ -66,7 +67,7 @@ def registers(
     """Emit one `alloc` and return it: an uninitialised tensor in registers with element type `kind` and shape
     `extents`.
 
-    `owners` distributes its elements over threads: a layout (thread, value) -> element number, first dimension fastest,
+    `owners` distributes the elements over threads: a layout (thread, value) -> element number, first dimension fastest,
     as `tb.partition` returns it, or a `Distribution`. Raise a ProgramError for anything else. `fallback` is the
     tensor's name in the program's text if the author assigns it to no variable.
     """
@@ -78,7 +79,7 @@ def registers(
             author_location(),
         )
     tensor_type = RegisterType(
-        _dtype(kind), tuple(number(e, "registers: a size") for e in several(extents)), distribution
+        _dtype(kind), tuple(number(e, "registers: a size") for e in as_tuple(extents)), distribution
     )
     return Tensor(trace("registers").emit("alloc", (), {"type": tensor_type}, fallback=fallback).result)
 
@@ -94,9 +95,9 @@ def copy(
 ) -> None:
     """Emit one `copy`, which copies the elements of `source` to `target`, a tensor of the same shape.
 
-    `otherwise` replaces source elements out of bounds. `by` is the name of the copy atom (None: any). `stream` is a
-    cache hint (1: evict first). `multicast` says that all workgroups of the cluster copy the same elements: each loads
-    a part of them and writes it to the shared memory of all.
+    `otherwise` replaces source elements out of bounds. `by` is the name of the copy atom (None: the compiler chooses).
+    `stream` is a cache hint (1: evict first). `multicast` says that all workgroups of the cluster copy the same
+    elements: each workgroup loads an equal part of the elements and writes it to the shared memory of all workgroups.
     """
     attrs = {
         "otherwise": otherwise,
@@ -118,27 +119,27 @@ def clear(target: Tensor) -> None:
 
 
 def broadcast(source: Tensor, target: Tensor, along: int) -> None:
-    """Emit one `broadcast`, which sets `target` to `source` repeated along the target's dimension `along`, which
-    `source` lacks.
+    """Emit one `broadcast`, which repeats `source` along the dimension number `along` of `target`, which `source`
+    lacks.
     """
     values = (tensor_of(source, "broadcast"), tensor_of(target, "broadcast"))
     trace("broadcast").emit("broadcast", values, {"along": along})
 
 
 def convert_layout(source: Tensor, target: Tensor) -> None:
-    """Emit one `convert_layout`, which copies the register tensor `source` to `target`, whose elements are distributed
-    over threads differently.
+    """Emit one `convert_layout`, which copies the register tensor `source` to the register tensor `target`, with
+    another distribution over threads.
 
-    Elements move between threads. A `copy` between registers requires instead that each thread already holds the
-    elements of its part of the target.
+    Elements move between threads. A `copy` between registers requires instead that each thread holds the same elements
+    of both.
     """
     values = (tensor_of(source, "convert_layout"), tensor_of(target, "convert_layout"))
     trace("convert_layout").emit("convert_layout", values)
 
 
 def debug_log(label: str, tensor: Tensor) -> None:
-    """Emit one `debug_log`: the interpreter records the values of `tensor` in its log under the text `label`. No result
-    changes.
+    """Emit one `debug_log`: the interpreter records the values of `tensor` under the text `label`. No
+    result changes.
     """
     trace("debug_log").emit("debug_log", (tensor_of(tensor, "debug_log"),), {"label": label})
 
@@ -172,8 +173,9 @@ def scatter(tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
 def atomic(how: str, tile: Tensor, memory: Tensor, at: Callable[..., Any]) -> None:
     """Emit one `atomic`, which atomically combines element (i, j) of `tile` into element at(i, j) of `memory`.
 
-    `how` is "add", "min" or "max". `at` is a Python function from tile coordinates to memory coordinates, in which
-    `index.at(i)` is an integer read from the tensor `index`.
+    `how` is "add", "min" or "max". `at` is a Python function from tile coordinates to memory coordinates. Inside it,
+    `index.at(i)` is an integer read from the tensor `index`, and `tb.maybe` marks a coordinate that may be out of
+    bounds; then nothing is combined.
     """
     _emit_indexed("atomic", tile, memory, at, {"how": how})
 
@@ -182,8 +184,8 @@ def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any
     """Emit the operation `name` ("gather", "scatter" or "atomic") on `tile` and `memory`, with the further attributes
     `attrs`.
 
-    The author's function `at` is called once, on symbols for the tile coordinates. Its results are the memory
-    coordinates, and the tensors that it reads by `index.at` become operands.
+    The author's function `at` is called once, on symbols for the tile coordinates, and returns the memory coordinates.
+    The tensors that it reads by `index.at` become operands.
     """
     current = trace(name)
     values = (tensor_of(tile, name), tensor_of(memory, name))
@@ -206,11 +208,10 @@ def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any
 
 
 def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
-    """Return a new symbol that stands for the integer element of `tensor` at `coordinates`, and record that the
-    operation being emitted reads it.
+    """Return a new symbol that stands for the integer element of `tensor` at `coordinates`. Record that the operation
+    being emitted, a `gather`, `scatter` or `atomic`, reads this element.
 
-    That operation is a `gather`, `scatter` or `atomic`. Raise a ProgramError outside the function that one of these is
-    given.
+    Raise a ProgramError outside the function `at` of such an operation.
     """
     fetches = _fetches.get()
     if fetches is None:
@@ -226,8 +227,8 @@ def fetched(tensor: Tensor, coordinates: Sequence[Any]) -> Expr:
 
 
 def _dtype(kind: DTypeLike) -> DType:
-    """Return the element type called `kind` (or `kind` itself if it is one). Raise a ProgramError, located at the
-    author's line, if there is none.
+    """Return the element type `kind`, a name or an element type. Raise a ProgramError, located at the author's line, if
+    there is no such type.
     """
     try:
         return element_type(kind)

@@ -21,7 +21,7 @@ _Names = dict[_Place, tuple[str, ...]]
 
 def author_names(location: Location | None) -> tuple[str, ...]:
     """Return the variable names to which the author's source assigns the results of the call at `location`. Return ()
-    if it assigns them to none, or if the source is not known.
+    if the results are assigned to no variable, or if the source is not known.
 
     `sa, acc = tb.shared(...), mma.c(...)` gives one name to each of two calls. `for m, n in tb.tasks(...)` and `with
     ring.fill() as (sa, sb)` give two names to one call.
@@ -65,12 +65,12 @@ def _positions(code: CodeType) -> tuple[tuple[int | None, int | None, int | None
 
 @lru_cache(maxsize=512)
 def _assigned(code: CodeType) -> tuple[_Names, _Names]:
-    """Return two dicts {(line, column): assigned names} for the source of `code`; both are empty if it cannot be
-    parsed.
+    """Return two dicts {(line, column): assigned names} for the source of `code`; both are empty if the source cannot
+    be parsed.
 
-    The first is keyed by the start of each `with` statement of one item, the second by the end of each expression whose
-    value is assigned. There are two, because some versions of Python attribute entering a `with` to its expression,
-    others to the statement.
+    The keys of the first are the starts of `with` statements of one item. The keys of the second are the ends of
+    expressions that are assigned to variables. There are two, because some versions of Python attribute entering a
+    `with` to its expression, others to the statement.
     """
     first, last = code.co_firstlineno, _last_line(code)
     lines = linecache.getlines(code.co_filename)[first - 1 : last]
@@ -101,8 +101,8 @@ def _last_line(code: CodeType) -> int:
 
 
 def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield a pair (target, value expression) for each assignment that the syntax node `node` makes: `=`, `:=`, `for`
-    or `with ... as`. Yield nothing for other nodes, or for an assignment to several targets (`a = b = x`).
+    """Yield (target, value expression) for each assignment that the syntax node `node` makes by `=`, `:=`, `for` or
+    `with ... as`. Yield nothing for other nodes, or for an assignment to several targets (`a = b = x`).
     """
     match node:
         case ast.Assign(targets=[target], value=value):
@@ -118,8 +118,8 @@ def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _split(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield pairs (target, value) of an assignment: one for each element if both sides are tuples of the same length,
-    such as `a, b = x, y`; otherwise (`target`, `value`) itself.
+    """Yield pairs (target, value) of an assignment: `a, b = x, y` gives (a, x) and (b, y), nested tuples too. If
+    `target` and `value` are not tuples of the same length, yield (`target`, `value`).
     """
     are_tuples = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
     if are_tuples and len(target.elts) == len(value.elts):  # type: ignore[attr-defined]
@@ -130,8 +130,8 @@ def _split(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
 
 
 def _names(target: ast.expr) -> tuple[str, ...]:
-    """Return the variable names in an assignment target: `x` -> ("x",), `(x, y)` -> ("x", "y"). Return () for a target
-    with anything else, such as an attribute.
+    """Return the variable names in the assignment target `target`: `x` -> ("x",), `(x, y)` -> ("x", "y"). Return () for
+    a target with anything else, such as an attribute.
     """
     if isinstance(target, ast.Name):
         return (target.id,)

@@ -10,13 +10,13 @@ from tilewright.ir.location import author_location
 
 
 def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vector: int | None = None) -> Layout:
-    """Return the layout (thread, value) -> element number that distributes a tile of shape `extents` over threads;
-    elements are numbered with the first dimension fastest.
+    """Return the layout (thread, value) -> element number that distributes a tile of shape `extents` over threads.
+    Elements are numbered with the first dimension fastest.
 
-    `threads` maps thread coordinates to the thread's number, with one mode for each dimension of the tile. Mode "block"
-    gives each thread contiguous elements, as CK does; "cyclic" distributes elements one by one, as CuTe does. A
-    thread's values run along the first dimension first, or along dimension `vector`. Raise a BadPartition if the
-    threads do not divide the tile evenly: an element would have two owners, or none.
+    `threads` maps thread coordinates to the thread's number, with one mode for each dimension of the tile. `mode`
+    "block" gives each thread contiguous elements, as CK does; "cyclic" distributes elements one by one, as CuTe does.
+    The values of a thread run along the first dimension first, or along dimension `vector`. Raise a BadPartition if an
+    element would have no thread or several threads, for an unknown `mode`, and for a `vector` that is no dimension.
 
     >>> print(partition((8, 8), Layout((2, 4), (4, 1))))
     ((4,2),(4,2)):((16,4),(1,8))
@@ -44,10 +44,10 @@ def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vect
 def _require_one_owner(
     shape: tuple[int, ...], threads: Layout, counts: tuple[int, ...], mode: str, vector: int | None
 ) -> None:
-    """Raise a BadPartition unless each element of a tile of shape `shape` goes to exactly one thread.
+    """Raise a BadPartition unless each element of a tile of shape `shape` goes to exactly one thread. Raise one too for
+    an unknown `mode`, and for a `vector` that is no dimension.
 
-    `counts` is the number of threads along each dimension; the other arguments are those of `partition`. Also raise it
-    for an unknown `mode`, and for a `vector` that is no dimension.
+    `counts` is the number of threads along each dimension; the other arguments are those of `partition`.
     """
     if mode not in ("block", "cyclic"):
         raise BadPartition(f'partition mode {mode!r}: "block" or "cyclic"', author_location())

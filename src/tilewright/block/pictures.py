@@ -38,7 +38,7 @@ class TensorPicture:
 
     @property
     def table(self) -> Any:
-        """The picture as a table that rich's console prints."""
+        """The picture as a table that the console of the package rich prints."""
         return self._drawn(layout_table, partition_table)
 
     def _repr_svg_(self) -> str:
@@ -46,10 +46,10 @@ class TensorPicture:
         return self.svg
 
     def _drawn(self, of_layout: Any, of_partition: Any) -> Any:
-        """Return the picture, drawn by one of two drawing functions, both for SVG or both for tables.
+        """Return the picture as a drawing function returns it: text of an SVG, or a table.
 
-        `of_partition` draws register tensors of one or two dimensions. `of_layout` draws memory, and register tensors
-        of more dimensions.
+        `of_layout` and `of_partition` are two drawing functions for the same output. `of_partition` draws register
+        tensors of one or two dimensions. `of_layout` draws memory, and register tensors of more dimensions.
         """
         if self.shape is None:
             return of_layout(self.layout, element_bytes=self.element_bytes, title=self.title)
@@ -70,12 +70,12 @@ class _Offsets:
 
 
 def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPicture:
-    """Return the picture of the tensor called `name` in `program`, whose parameters must all be bound. `machine` is the
-    machine of its atoms.
+    """Return the picture of the tensor called `name` in `program`, of which all parameters must be bound. `machine` has
+    the atoms that the program names (None: no atoms).
 
-    A view is drawn as the offset of each element in the memory below it, in the first iteration of all loops. Memory
-    that is too large is cut to its first index along the leading dimensions, then to its first rows and columns. Raise
-    a ProgramError if there is no such tensor, or if it is a view of registers.
+    A view is drawn as the offset of each element in the memory tensor that it views, in the first iteration of all
+    loops. Memory that is too large is cut to the first index along the leading dimensions, then to the first rows and
+    columns. Raise a ProgramError if there is no such tensor, or if it is a view of registers.
     """
     tensors: dict[str, Value] = {}
     for value in (*program.args, *(result for op in program.walk() for result in op.results)):
@@ -92,12 +92,12 @@ def picture_in(program: Program, name: str, machine: Machine | None) -> TensorPi
             raise ProgramError(f"%{name} is a view of registers; draw those, %{root.name}")
         distribution = placement(value.type, machine)
         return TensorPicture(f"%{name}: {value.type}", distribution.layout, distribution.shape)
-    return _memory(value, places)
+    return _memory_picture(value, places)
 
 
-def _memory(value: Value, places: Places) -> TensorPicture:
-    """Return the picture of `value`, a tensor or view in memory, as a table of its elements' offsets; `places` computes
-    these. A tensor that is too large is cut, and the title says so.
+def _memory_picture(value: Value, places: Places) -> TensorPicture:
+    """Return the picture of `value`, a tensor or view in memory, as a table of the offsets of its elements, which
+    `places` computes. A tensor that is too large is cut, and the title says so.
     """
     kind: TensorType = value.type
     shape = numbers(kind.shape, f"%{value.name}")
@@ -115,8 +115,8 @@ def _memory(value: Value, places: Places) -> TensorPicture:
 
 
 def operand_picture(name: str, operand: Any) -> TensorPicture:
-    """Return the picture, with the title `name`, of an atom's `operand`: the elements in each lane's registers, or its
-    layout if it is in memory.
+    """Return the picture, with the title `name`, of `operand`, an operand of an atom: which lane holds which element,
+    or the layout of an operand in memory.
     """
     if isinstance(operand, MemoryOperand):
         return TensorPicture(name, operand.layout, None, operand.dtype.numpy.itemsize)

@@ -16,7 +16,7 @@ from tilewright.algebra import Layout, ceildiv
 from tilewright.algebra.expr import ONE, TRUE, ZERO, Const, Expr, as_expr
 from tilewright.block.formulas import Element, Elementwise
 from tilewright.block.names import argument_names, made_up
-from tilewright.block.tracing import number, only_value, several, trace
+from tilewright.block.tracing import as_tuple, number, only_value, trace
 from tilewright.errors import DimensionMismatch, ProgramError, PythonControlFlow
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, DTypeLike, element_type
@@ -32,8 +32,8 @@ class Maybe:
 
 
 def maybe(at: Any) -> Maybe:
-    """Return `at`, a coordinate of a view, marked as possibly out of bounds: a read there gives `otherwise`, a write is
-    dropped.
+    """Return `at`, a coordinate of a view, marked as possibly out of bounds: a read there returns the `otherwise` of
+    the operation that reads, a write is dropped.
     """
     return Maybe(at)
 
@@ -59,7 +59,7 @@ class Tensor(Elementwise):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The tensor's extents: Python ints where constant, otherwise expressions. A dimension padded by `pad` has its
+        """The tensor's extents: Python ints if constant, otherwise expressions. A dimension padded by `pad` has its
         padded extent.
         """
         sizes: tuple[Any, ...] = self.type.shape
@@ -79,21 +79,22 @@ class Tensor(Elementwise):
     # -- views ----------------------------------------------------------------------------------------
 
     def view(self, extents: Sequence[Any], at: Callable[..., Any]) -> Tensor:
-        """Emit one `view` and return it: the tensor of shape `extents` whose element (i, j, ...) is element at(i, j,
+        """Emit one `view` and return it: the tensor of shape `extents` in which element (i, j, ...) is element at(i, j,
         ...) of this tensor. No data moves.
 
-        `at` is a Python function from view coordinates to coordinates of this tensor; the view's axes are named after
-        its arguments. Coordinates marked by `tb.maybe` may be out of bounds.
+        `at` is a Python function from view coordinates to coordinates of this tensor; its parameters name the axes of
+        the view. Coordinates marked by `tb.maybe` may be out of bounds. Raise a DimensionMismatch if `at` returns a
+        wrong number of coordinates.
         """
-        extents = several(extents)
+        extents = as_tuple(extents)
         return self._view(extents, at, argument_names(at, len(extents)))
 
     def _view(self, extents: Sequence[Any], at: Callable[..., Any], names: Sequence[str] | None = None) -> Tensor:
-        """Emit one `view` and return it: the tensor of shape `extents` whose element (i, j, ...) is element at(i, j,
+        """Emit one `view` and return it: the tensor of shape `extents` in which element (i, j, ...) is element at(i, j,
         ...) of this tensor.
 
-        `names` are the names of its axes (None: i, j, ...). Raise a DimensionMismatch if `at` returns a wrong number of
-        coordinates.
+        `names` are the names of the view's axes (None: i, j, ...). Raise a DimensionMismatch if `at` returns a wrong
+        number of coordinates.
         """
         current = trace("view")
         over = current.axes(names or made_up(len(extents)), [number(e, "view: an extent") for e in extents])
@@ -109,11 +110,11 @@ class Tensor(Elementwise):
         return Tensor(op.result)
 
     def _checked_coordinate(self, coordinate: Any, dim: int) -> tuple[Expr, bool]:
-        """Return (expression, may be out of bounds) for `coordinate`, a view's coordinate along dimension `dim` of this
-        tensor.
+        """Return (expression, whether it may be out of bounds) for `coordinate`, a coordinate of a view along dimension
+        `dim` of this tensor.
 
-        The flag is True if `tb.maybe` marks the coordinate, or if the dimension is padded and the coordinate is not
-        proved in bounds.
+        It may be out of bounds if `tb.maybe` marks it, or if the dimension is padded and the coordinate is not proved
+        in bounds.
         """
         if isinstance(coordinate, Maybe):
             return number(coordinate.at, f"view: coordinate {dim}"), True
@@ -125,10 +126,10 @@ class Tensor(Elementwise):
 
     def pad(self, *multiples: Any) -> Tensor:
         """Return the same tensor with each extent rounded up to a multiple of the number in `multiples` (one for each
-        dimension; None pads nothing).
+        dimension; None: not padded).
 
-        A read of the padding gives the `otherwise` argument of the copy that reads it; writes to the padding are
-        dropped. No operation is emitted. Raise a DimensionMismatch for another number of multiples, or one below 1.
+        Elements read from the padding are replaced by the `otherwise` of the copy; writes to the padding are dropped.
+        No operation is emitted. Raise a DimensionMismatch for another number of multiples, or for a multiple below 1.
         """
         if len(multiples) != len(self.type.shape):
             raise DimensionMismatch(
@@ -142,15 +143,15 @@ class Tensor(Elementwise):
         return Tensor(self.value, tuple(multiples))
 
     def tile(self, extents: Sequence[Any], at: Sequence[Any], proj: Sequence[Any] | None = None) -> Tensor:
-        """Emit one `view` and return it: one tile of this tensor, divided into tiles of shape `extents`. It is CuTe's
-        local_tile, CK's make_local_tile.
+        """Emit one `view` and return it: tile number `at` of this tensor, which is divided into tiles of shape
+        `extents`. CuTe's local_tile, CK's make_local_tile.
 
-        `at` is the tile's number along each dimension: with extents (8, 16), tile (2, 0) starts at element (16, 0).
-        None in `at` takes the whole dimension. `proj` drops the entries of `extents` and `at` for which it has None, so
-        that one (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`. Raise a
+        `at` has the number of the tile along each dimension: with extents (8, 16), tile (2, 0) starts at element (16,
+        0). None in `at` takes the whole dimension. `proj` drops the entries of `extents` and `at` for which it has
+        None, so that one (M, N, K) serves A, B and C: `a.tile((BM, BN, BK), (m, n, k), proj=(1, None, 1))`. Raise a
         DimensionMismatch if the numbers of entries differ.
         """
-        extents, at = several(extents), several(at)
+        extents, at = as_tuple(extents), as_tuple(at)
         if proj is not None:
             if not len(proj) == len(extents) == len(at):
                 raise DimensionMismatch(
@@ -178,11 +179,12 @@ class Tensor(Elementwise):
         return self.slice(*(key if isinstance(key, tuple) else (key,)))
 
     def slice(self, *keys: Any) -> Tensor:
-        """Emit one `view` and return it: the part of the tensor that indexing gives. `t.slice(m, slice(0, 8))` is `t[m,
-        0:8]`.
+        """Emit one `view` and return it: the elements that indexing with `keys` selects. `t.slice(m, slice(0, 8))` is
+        `t[m, 0:8]`.
 
-        There is one key for each dimension: a number drops it, a slice keeps it. Negative constants count from the end,
-        as in Python. Raise a DimensionMismatch for another number of keys, or a step other than 1.
+        There is one key for each dimension: a number drops the dimension, a slice keeps it. Negative constants count
+        from the end, as in Python. Raise a DimensionMismatch for another number of keys, for a step other than 1, and
+        for `...` or None as a key.
         """
         if len(keys) != len(self.type.shape):
             raise DimensionMismatch(f"slice: {len(keys)} entries for {self.type}", author_location())
@@ -214,9 +216,8 @@ class Tensor(Elementwise):
         return self._view(extents, at)
 
     def _from_end(self, bound: Any, dim: int) -> Expr:
-        """Return `bound`, an index or slice limit of dimension `dim`, as an expression.
-
-        A negative constant counts from the end: the extent is added to it.
+        """Return `bound`, an index or slice limit along dimension `dim`, as an expression. The extent is added to a
+        negative constant, which counts from the end.
         """
         position = number(bound, f"slice: entry {dim}")
         return (
@@ -226,8 +227,8 @@ class Tensor(Elementwise):
         )
 
     def merge(self, *groups: Sequence[int]) -> Tensor:
-        """Emit one `view` and return it: this tensor with each group of dimensions merged into one, the group's last
-        dimension fastest.
+        """Emit one `view` and return it: this tensor with each group of dimensions merged into one dimension. The last
+        dimension of a group is fastest.
 
         `x.merge((0, 1), (2,))` of (A, B, C) is (A*B, C). Raise a DimensionMismatch unless `groups` name each dimension
         once.
@@ -241,8 +242,8 @@ class Tensor(Elementwise):
         extents = [_product(shape[d] for d in g) for g in groups]
 
         def at(*i: Any) -> list[Any]:
-            """Return the coordinates of this tensor for the view's coordinates `i`: each is split into the dimensions
-            of its group.
+            """Return the coordinates of this tensor for the view coordinates `i`: each is split into the dimensions of
+            its group.
             """
             coordinates: list[Any] = [ZERO] * len(shape)
             for flat, group in zip(i, groups, strict=True):
@@ -255,12 +256,12 @@ class Tensor(Elementwise):
         return self._view(extents, at)
 
     def unmerge(self, dim: int, parts: Sequence[Any], order: Sequence[int] | None = None) -> Tensor:
-        """Emit one `view` and return it: this tensor with dimension `dim` split into dimensions of extents `parts`, the
-        last fastest (CK's unmerge).
+        """Emit one `view` and return it: this tensor with dimension number `dim` split into dimensions of extents
+        `parts`, the last fastest (CK's unmerge).
 
         `order` permutes the dimensions of the result: `a.unmerge(1, (K0, K1), (1, 0, 2))` of (M, K) is (K0, M, K1).
-        Raise a DimensionMismatch if the product of `parts` is not the dimension's extent, unless the dimension is
-        padded.
+        Raise a DimensionMismatch if there is no dimension `dim`, if `order` does not name each dimension once, or if
+        the product of `parts` is not the dimension's extent and the dimension is not padded.
         """
         shape = self.shape
         if not 0 <= dim < len(shape):
@@ -279,8 +280,8 @@ class Tensor(Elementwise):
             )
 
         def at(*i: Any) -> list[Any]:
-            """Return the coordinates of this tensor for the view's coordinates `i`: those of the split dimension are
-            joined to one.
+            """Return the coordinates of this tensor for the view coordinates `i`: the coordinates of `parts` are joined
+            to one.
             """
             unmerged: list[Any] = [ZERO] * len(extents)
             for position, dim_of_result in zip(i, order, strict=True):
@@ -293,12 +294,12 @@ class Tensor(Elementwise):
         return self._view([extents[o] for o in order], at)
 
     def through(self, shape: Any, strides: Any = None) -> Tensor:
-        """Emit one `view` and return it: this one-dimensional tensor seen through a layout. Element (m, k) of the view
-        is at offset layout(m, k).
+        """Emit one `view` and return it: element (m, k) of the view is the element of this one-dimensional tensor at
+        offset layout(m, k).
 
         `shape` is a `Layout`, or a nested shape with equally nested `strides`, in which sizes may be symbols. Within a
         mode the first entry is fastest, as in CK and CuTe: `x.through(((2, M), 8), ((1, 16), 2))`. Raise a
-        DimensionMismatch if this tensor has several dimensions, or if the nestings differ.
+        DimensionMismatch if this tensor has several dimensions, or if shape and strides are nested differently.
         """
         if len(self.type.shape) != 1:
             raise DimensionMismatch(
@@ -339,11 +340,13 @@ class Tensor(Elementwise):
 
     @property
     def T(self) -> Tensor:
-        """The transpose of this two-dimensional tensor. Emits one `view`."""
+        """The transpose of this two-dimensional tensor; each access emits one `view`. Raise a DimensionMismatch for
+        another number of dimensions.
+        """
         return self.permute(1, 0)
 
     def bitcast(self, kind: DTypeLike) -> Tensor:
-        """Emit one `bitcast` and return it: a tensor with the same bits, as elements of type `kind`, which must have
+        """Emit one `bitcast` and return it: a tensor with the same bits, as elements of type `kind`, an element type of
         the same width.
         """
         attributes = {"dtype": element_type(kind)}
@@ -361,8 +364,8 @@ class Tensor(Elementwise):
         map_elements(self[key], x)
 
     def at(self, *coordinates: Any) -> Expr:
-        """Return a symbol for this integer tensor's element at `coordinates`, for use as an index inside the function
-        that `gather`, `scatter` or `atomic` is given. Raise a ProgramError elsewhere.
+        """Return a symbol for this integer tensor's element at `coordinates`, for use as an index in the function that
+        is passed to `gather`, `scatter` or `atomic`. Raise a ProgramError elsewhere.
         """
         from tilewright.block.moving import fetched
 
@@ -381,8 +384,8 @@ class Tensor(Elementwise):
 
 
 def tensor_of(x: Any, what: str) -> Value:
-    """Return the IR value of the tensor `x`. Raise a ProgramError if `x` is no tensor; `what` is the function named in
-    the error text.
+    """Return the IR value of the tensor `x`. Raise a ProgramError if `x` is no tensor; `what` names the function in the
+    message.
     """
     if isinstance(x, Tensor):
         return x.value
@@ -390,8 +393,8 @@ def tensor_of(x: Any, what: str) -> Value:
 
 
 def _leaves(x: Any) -> list[Any]:
-    """Return the entries of the nested tuple `x` as a flat list, in order: ((2, 3), 4) -> [2, 3, 4]. Anything but a
-    tuple gives [x].
+    """Return the entries of the nested tuple `x` as a flat list, in order: ((2, 3), 4) -> [2, 3, 4]. Return [x] if `x`
+    is no tuple.
     """
     return [leaf for entry in x for leaf in _leaves(entry)] if isinstance(x, tuple) else [x]
 

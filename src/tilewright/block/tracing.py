@@ -62,12 +62,13 @@ class Trace:
         names: Sequence[str] = (),
         fallback: str = "t",
     ) -> Op:
-        """Append the operation `name`, located at the author's line, to the program and return it. Attributes that are
-        None are left out.
+        """Append the operation `name`, located at the author's line, to the program and return it. Attributes in
+        `attrs` that are None are left out.
 
-        Its results are called `names`. Without those, they are called like the variables that the author assigns them
-        to, and without variables, `fallback`. Raise a ProgramError after the loop's `finally_` block, or if an
-        attribute uses a symbol that is out of scope.
+        The results are called `names`; without `names`, like the variables to which the author assigns them; without
+        variables, `fallback` (with a number if there are several results). A number is appended to a name that was used
+        before. Raise a ProgramError after the loop's `finally_` block, or if an attribute uses a symbol that is out of
+        scope.
         """
         loc = author_location(2)
         attributes = {key: attribute for key, attribute in (attrs or {}).items() if attribute is not None}
@@ -83,19 +84,21 @@ class Trace:
         return op
 
     def argument(self, name: str, kind: TensorType) -> Value:
-        """Declare a further argument of the program, of type `kind`, and return its value. A number is appended to
-        `name` if it was used before.
+        """Add an argument of type `kind` to the program, and return its value. A number is appended to `name` if the
+        name was used before.
         """
         return self.builder.argument(self._unique_name(name), kind)
 
     def _unique_name(self, name: str) -> str:
-        """Return `name`, with a number appended if it was used before: acc, acc_2, acc_3. Also counts this use."""
+        """Return `name`, with a number appended if it was used before: acc, acc_2, acc_3. Count this use in
+        `self.counts`.
+        """
         count = self.counts[name] = self.counts.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
 
     def require_open(self, loc: Location | None) -> None:
-        """Raise a ProgramError, located at `loc`, if the innermost loop's `finally_` block has ended: nothing may
-        follow it in the loop.
+        """Raise a ProgramError, located at `loc`, if the innermost open operation is a loop with a finished `finally_`
+        block: nothing may follow that block in the loop.
         """
         if self.frames and self.frames[-1].ended:
             raise ProgramError(
@@ -126,7 +129,10 @@ class Trace:
 
     def enter(self, frame: Frame, symbols: Iterable[Symbol] = ()) -> None:
         """Open a block of `frame`, an operation such as a loop that is being traced: operations emitted from now on go
-        into it. `symbols` are in scope in the block.
+        into this block. `symbols` are in scope in the block.
+
+        Raise a ProgramError after the enclosing loop's `finally_` block, or if an attribute uses a symbol that is out
+        of scope.
         """
         self.require_open(frame.loc)
         self._require_in_scope(frame.name, frame.attrs, frame.loc)
@@ -135,16 +141,16 @@ class Trace:
         frame.blocks.append(self.builder.open())
 
     def next_block(self, frame: Frame) -> None:
-        """Close the current block of `frame` and open its next one, such as an `else`. Raise a ProgramError unless
-        `frame` is the innermost open operation.
+        """Close the current block of `frame` and open the next one, such as an `else`. Raise a ProgramError if `frame`
+        is not the innermost open operation.
         """
         self._require_innermost(frame)
         self.builder.close(frame.blocks[-1])
         frame.blocks.append(self.builder.open())
 
     def leave(self, frame: Frame) -> Op:
-        """Close the last block of `frame`, emit its operation (such as a loop), and return it. Raise a ProgramError
-        unless `frame` is the innermost open operation.
+        """Close the last block of `frame`, emit the operation of `frame` (such as a loop), and return it. Raise a
+        ProgramError if `frame` is not the innermost open operation.
         """
         self._require_innermost(frame)
         self.builder.close(frame.blocks[-1])
@@ -154,7 +160,7 @@ class Trace:
 
     @contextmanager
     def within(self, frame: Frame, symbols: Iterable[Symbol] = ()) -> Iterator[None]:
-        """Context manager: trace its body as the block of `frame`, an operation such as an `if`, then emit the
+        """Context manager: trace its body as the next block of `frame`, an operation such as an `if`, then emit the
         operation.
 
         `symbols` are in scope in the block. If the body raises, the operation is discarded.
@@ -168,10 +174,8 @@ class Trace:
             del self.frames[depths[0] :], self.known[depths[1] :], self.builder.blocks[depths[2] :]
 
     def _require_innermost(self, frame: Frame | None) -> None:
-        """Raise a ProgramError if an operation inside `frame`, such as a loop, is still open. With `frame` None: if any
-        operation is open.
-
-        It was then left by break, return or an exception.
+        """Raise a ProgramError if an operation inside `frame`, such as a loop, is still open because of a break, a
+        return or an exception. With `frame` None, raise it if any operation is open.
         """
         inner = self.frames[-1] if self.frames else None
         if inner is not frame and inner is not None:
@@ -182,7 +186,9 @@ class Trace:
             )
 
     def finished(self) -> None:
-        """Raise a ProgramError if a loop is still open after the kernel's function has returned."""
+        """Raise a ProgramError if an operation such as a loop is still open after the kernel's function
+        has returned.
+        """
         self._require_innermost(None)
 
     # -- names ----------------------------------------------------------------------------------------
@@ -197,17 +203,16 @@ class Trace:
         return candidate
 
     def axes(self, names: Sequence[str], extents: Sequence[Any]) -> tuple[Symbol, ...]:
-        """Return a tuple of new coordinate symbols, one for each of `names`, that run from 0 to the extent - 1.
-
-        A number is appended to a name that a symbol in scope has. `extents` has the extent for each name.
+        """Return a tuple of new coordinate symbols, one for each of `names`, which run from 0 to the corresponding
+        entry of `extents` minus 1. A number is appended to a name that a symbol in scope has.
         """
         return tuple(axis(self.free(name), as_expr(extent)) for name, extent in zip(names, extents, strict=True))
 
     def range(self, name: str, lo: Any, hi: Any, step: int, before: Sequence[Symbol]) -> Range:
-        """Return a new loop variable that takes the values lo, lo + step, ... below `hi`.
+        """Return a new Range: a loop variable that takes the values lo, lo + step, ... below `hi`.
 
-        It is called `name`, with a suffix if a symbol in scope, or one of `before` (the earlier variables of the same
-        loop), has that name.
+        The variable is called `name`, with a suffix if a symbol in scope, or one of `before` (the earlier variables of
+        the same loop), has that name.
         """
         unused = self.free(name)
         while any(unused == variable.name for variable in before):
@@ -216,8 +221,8 @@ class Trace:
 
 
 def trace(what: str) -> Trace:
-    """Return the trace of the kernel being traced. Raise a ProgramError outside a kernel; `what` is the function named
-    in its text.
+    """Return the trace of the kernel that is being traced. Raise a ProgramError outside a kernel; `what` names the
+    function in the message.
     """
     current = _current.get()
     if current is None:
@@ -226,19 +231,21 @@ def trace(what: str) -> Trace:
 
 
 def only_value(s: Symbol) -> Expr:
-    """Return the symbol `s`, or, if its range has only one value, this value as a constant expression."""
+    """Return the symbol `s`. If its range is constant and has only one value, return this value as an expression
+    instead.
+    """
     is_constant = s.lo == s.hi and isinstance(s.lower, Const) and isinstance(s.upper, Const)
     return as_expr(int(s.lo)) if is_constant else s
 
 
-def several(x: Any) -> tuple[Any, ...]:
-    """Return the list or tuple `x` as a tuple; anything else as (x,)."""
+def as_tuple(x: Any) -> tuple[Any, ...]:
+    """Return the list or tuple `x` as a tuple; return (x,) for anything else."""
     return tuple(x) if isinstance(x, tuple | list) else (x,)
 
 
 def number(x: Any, what: str) -> Expr:
     """Return `x`, an integer or an expression, as an expression. Raise a ProgramError for anything else; `what`
-    describes `x` in its text ("view: an extent").
+    describes `x` in the message ("view: an extent").
     """
     if isinstance(x, Expr):
         return x

@@ -18,13 +18,15 @@ from tilewright.machine import MultiplyAtom, RegisterOperand
 Origin = tuple[int, int]
 
 
-def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None:
-    """Return text: why the register operands in `held` do not fit the MMA `atom`; None if they fit.
+def why_misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None:
+    """Return the reason, as text, why the register operands `held` of an MMA do not fit the MMA `atom`; None if they
+    fit.
 
     `held` is {operand name: placement (which thread holds which element)}. It must have "c", and has "a" and "b" if
-    they are in registers. The operands fit if the atom reads each from registers, each consists of whole atoms, and all
-    are distributed over equally many groups of threads. A group executes one atom: it must hold A at the rows of its
-    part of C, and B at the columns, for all of K.
+    they are in registers. The operands fit under three conditions. The atom reads each operand from registers. Each
+    operand consists of whole operands of the atom, distributed over equally many groups of threads; a group executes
+    one atom. Each group holds, for all of K, the rows of A and the columns of B that belong to its rows and columns of
+    C.
     """
     origins: dict[str, list[set[Origin]]] = {}
     for name, placement in held.items():
@@ -54,11 +56,11 @@ def misarranged(atom: MultiplyAtom, held: Mapping[str, Placement]) -> str | None
 
 
 def _origins(operand: RegisterOperand, distribution: Placement) -> list[set[Origin]] | None:
-    """Return a list with a set for each group of threads (the lanes of one atom): the origins (first row, first column)
-    of the atoms that it holds.
+    """Return a list with one set for each group of threads (the lanes of one atom): the (first row, first column) of
+    each atom operand that the group holds in the matrix.
 
-    Return None if the tensor is no matrix, or if the threads do not hold whole atoms. `operand` is operand A, B or C as
-    the atom describes it; `distribution` is the placement of a matrix (which thread holds which element).
+    `operand` is operand A, B or C as the atom describes it; `distribution` is the placement of the matrix (which thread
+    holds which element). Return None if the tensor is no matrix, or if a group does not hold whole atom operands.
     """
     lanes, values = operand.lanes, operand.values
     if distribution.threads % lanes or distribution.values % values or len(distribution.shape) != 2:

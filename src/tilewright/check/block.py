@@ -16,7 +16,7 @@ from tilewright.algebra.expr import Const
 from tilewright.analysis.distribution import Placement, operand_layout, placed, placement
 from tilewright.analysis.thread_layout import frames_of
 from tilewright.analysis.views import Places, written
-from tilewright.check.arrangement import misarranged
+from tilewright.check.arrangement import why_misarranged
 from tilewright.check.cluster import check_cluster
 from tilewright.check.copies import answer, never_runs
 from tilewright.check.single_writes import check_written_once
@@ -36,7 +36,7 @@ def check(program: Program, machine: Machine | None) -> tuple[Condition, ...]:
     """Check a block program for `machine` (None: no machine); raise a ProgramError at the first error.
 
     Return the conditions on open parameters (sizes known only at the call) under which the copy atoms of the program
-    are valid; () if there are none. Parameters that are bound to numbers need no condition.
+    are valid, without duplicates; () if there are none. Parameters that are bound to numbers need no condition.
     """
     verify(program)
     if open_parameters(program):
@@ -57,7 +57,9 @@ class _Checker:
 
     def run(self) -> None:
         """Run all checks: of roles, of every operation, of shared memory, channels, clusters and copy atoms. Raise a
-        ProgramError at the first error. Conditions of copy atoms are collected in `self.conditions`.
+        ProgramError at the first error.
+
+        Append the conditions of copy atoms to `self.conditions`.
         """
         roles = [op for op in self.program.body.ops if op.name == "role"]
         names = [op.attrs["name"] for op in roles]
@@ -85,11 +87,12 @@ class _Checker:
         self._check_copy_atoms()
 
     def _walk(self, block: Block, role: str, waves: int) -> Iterator[tuple[Op, str, int]]:
-        """Yield (operation, role name, number of waves that execute it together) for all operations in `block`, nested
-        ones too. The name is "" outside of roles.
+        """Yield (operation, role name, number of waves that execute the operation together) for all operations in
+        `block`, in program order; nested operations follow the operation that contains them.
 
-        `role` and `waves` apply to `block` itself; in a ping-pong loop the number of waves is halved. Raise a
-        ProgramError at a role inside another block, and at a ping-pong loop of an odd number of waves.
+        The role name is "" outside of roles. `role` and `waves` apply to `block`; inside a ping-pong loop the number of
+        waves is halved. Raise a ProgramError at a role inside another block, and at a ping-pong loop of an odd number
+        of waves.
         """
         for op in block.ops:
             yield op, role, waves
@@ -106,10 +109,12 @@ class _Checker:
                 yield from self._walk(inner_block, inner_role, inner_waves)
 
     def _check(self, op: Op, role: str, waves: int, names: list[str]) -> None:
-        """Raise an error (ProgramError, LayoutError or LookupError) if the operation `op` is invalid.
+        """Raise an error (ProgramError, LayoutError or LookupError) if the operation `op` is invalid. Nested operations
+        are not checked.
 
-        `waves` waves of the role `role` execute `op` together; "" stands for no role. `names` are the names of all
-        roles. No operation may write an element twice; most kinds of operations have further checks.
+        `waves` waves of the role `role` execute `op` together; the role "" stands for no role. `names` are the names of
+        all roles. No operation may write an element twice. Allocations, copies, maps, MMAs, loops and operations of
+        channels have further checks.
         """
         check_written_once(op, self.places)
         match op.name:
@@ -141,9 +146,11 @@ class _Checker:
     # -- registers ------------------------------------------------------------------------------------
 
     def _check_alloc(self, op: Op, waves: int) -> None:
-        """Raise a ProgramError if the `alloc` operation `op` reserves fewer bytes than its memory tensor needs. Raise
-        one too if it distributes a register tensor over another number of threads than the `waves` waves that execute
-        it have.
+        """Raise a ProgramError if the `alloc` operation `op` is invalid, as follows.
+
+        A tensor in memory must not need more bytes than `op` reserves, if it states a number. A register tensor must be
+        distributed over exactly the threads of the `waves` waves that execute `op`; without a machine, the number of
+        threads is not checked.
         """
         kind = op.attrs["type"]
         if isinstance(kind, TensorType):
@@ -170,7 +177,9 @@ class _Checker:
 
     def _check_lanes(self, op: Op) -> None:
         """Raise a ProgramError if two register operands of the operation `op` have different distributions: each thread
-        works on its own elements. `convert_layout` is exempt; operands in memory are not compared.
+        works on the elements that it holds.
+
+        `convert_layout` is exempt. Operands in memory, and registers without a distribution, are not compared.
         """
         if op.name == "convert_layout":
             return
@@ -185,8 +194,8 @@ class _Checker:
     # -- MMA ------------------------------------------------------------------------------------------------
 
     def _check_mma(self, op: Op) -> None:
-        """Raise a ProgramError if an operand of the `mma` operation `op` does not fit its atom in element type, shape,
-        memory space or distribution over threads; also if the program has no machine.
+        """Raise a ProgramError if an operand of the `mma` operation `op` does not fit the atom that `op` names, in
+        element type, shape, memory space or distribution over threads. Raise one too if there is no machine.
 
         On machines with one wave in a workgroup (CPUs), an operand that the atom takes from registers may be in memory.
         """
@@ -209,7 +218,7 @@ class _Checker:
             for value, name in ((c, "c"), (a, "a"), (b, "b"))
             if isinstance(value.type, RegisterType) and (distribution := self._placement(value)) is not None
         }
-        why = misarranged(atom, held) if "c" in held else None
+        why = why_misarranged(atom, held) if "c" in held else None
         is_arrangement = "c" in held and why is None
         waves = _wave_arrangement(c)
         for value, name in ((c, "c"), (a, "a"), (b, "b")):
@@ -226,10 +235,11 @@ class _Checker:
         self, value: Value, name: str, atom: MultiplyAtom, waves: tuple[int, ...], why: str | None
     ) -> None:
         """Raise a ProgramError if the register tensor `value`, an operand of an `mma`, is not distributed as `atom`
-        needs it; also if `atom` reads this operand from memory.
+        needs it, or if `atom` reads this operand from memory.
 
-        `name` is "a", "b" or "c"; `waves` is the grid of waves (rows, columns). `why` is a text for the message (None:
-        none): why the MMA's tensors cannot fit the atom. A tensor without a distribution passes.
+        `name` is "a", "b" or "c"; `waves` is the grid of waves (rows, columns). `why` is the reason why the MMA's
+        tensors do not fit the atom in any arrangement (None: unknown); the message contains it. A tensor without a
+        distribution passes.
         """
         operand: Any = getattr(atom, name)
         if not isinstance(operand, RegisterOperand):
@@ -249,10 +259,10 @@ class _Checker:
 
     def _check_addressed(self, value: Value, name: str, operand: MemoryOperand, atom: MultiplyAtom) -> None:
         """Raise a ProgramError if `value`, which an `mma` reads from memory, is not in shared memory with the layout
-        and swizzle that `atom` needs.
+        and swizzle of `operand`.
 
-        `name` is "a" or "b"; `operand` is the atom's description of this operand. Only two things may differ from the
-        atom's layout: the start address, and the stride between groups of 8 rows.
+        `name` is "a" or "b"; `operand` is the description of this operand in `atom`. The start address, and the stride
+        between groups of 8 rows, may differ from the atom's layout.
         """
         if value.type.space != "shared":
             raise ProgramError(f"mma: {atom.name} reads {name} from shared memory, not from {value.type.space}")
@@ -278,11 +288,11 @@ class _Checker:
     # -- copies, memory, channels ---------------------------------------------------------------------------
 
     def _check_copy(self, op: Op) -> None:
-        """Raise a ProgramError if the `copy` operation `op` may read out of bounds and has no `else`, or if its
-        register operands have different distributions.
+        """Raise a ProgramError if the `copy` operation `op` may read out of bounds and has no `else`, or if source and
+        target are registers with different distributions.
 
-        If it names an atom, the program must have a machine, and the atom must copy between the memory spaces of the
-        two operands. With an asynchronous atom, one side must be a stage of a channel.
+        If `op` names an atom, there must be a machine, and the atom must copy between the memory spaces of source and
+        target. With an asynchronous atom, source or target must be a stage of a channel.
         """
         source, target = op.operands
         if self.places.may_lie_outside(source) and "otherwise" not in op.attrs:
@@ -329,7 +339,8 @@ class _Checker:
 
     def _check_deferred(self, op: Op) -> None:
         """Raise a ProgramError if the `finally` block of the loop `op` is deferred and writes registers that are
-        allocated outside of the block. It runs on a copy of these registers, so that the writes would be lost.
+        allocated outside of the block. A deferred block works on a copy of these registers, so that the writes would be
+        lost.
 
         A loop without `overlap=defer` passes.
         """
@@ -346,8 +357,8 @@ class _Checker:
                     )
 
     def _check_channels(self) -> None:
-        """Raise a ProgramError if a channel has no acquire, no commit or no wait. Raise one too if it has no release
-        and one worker that does all tasks would acquire it more often than it has stages.
+        """Raise a ProgramError if a channel has no acquire, no commit or no wait. Raise one too if a channel has no
+        release, and a single worker that executes all tasks would acquire it more often than it has stages.
 
         Channels that no operation uses are skipped.
         """
@@ -379,10 +390,10 @@ class _Checker:
 
 
 def past_shared_memory(program: Program, machine: Machine) -> ProgramError | None:
-    """Return, not raise, a ProgramError if `program` allocates more shared memory than a workgroup of `machine` has.
+    """Return, not raise, a ProgramError if `program` allocates more shared memory than a workgroup of `machine` has;
+    None if it fits, or if the machine has no limit.
 
-    Return None if it fits, or the machine has no limit. Tensors that are kept in registers do not count; tensors of a
-    ping-pong loop count twice.
+    Tensors that are kept in registers do not count. Tensors of a ping-pong loop count twice.
     """
     space, total = machine.spaces["shared"], 0
     if space.bytes is None:
@@ -401,7 +412,7 @@ def past_shared_memory(program: Program, machine: Machine) -> ProgramError | Non
 
 
 def _surely_fits(allocations: list[tuple[Op, int]], space: Space) -> bool:
-    """True if tensors fit in `space` (shared memory) even if none of them is kept in registers.
+    """True if tensors fit in `space`, shared memory of limited size, even if none of them is kept in registers.
 
     `allocations` are pairs (`alloc` operation, number of copies). It is False if an extent is known only at the call.
     """
@@ -411,16 +422,19 @@ def _surely_fits(allocations: list[tuple[Op, int]], space: Space) -> bool:
 
 
 def _aligned_bytes(op: Op, space: Space) -> int:
-    """Return the bytes that the tensor of the `alloc` operation `op` takes in `space`, rounded up to its alignment."""
+    """Return the bytes that the tensor of the `alloc` operation `op` takes in `space`, rounded up to the alignment of
+    `space`.
+    """
     kind: TensorType = op.attrs["type"]
     return -(-kind.cosize() * kind.dtype.numpy.itemsize // space.alignment) * space.alignment
 
 
 def _allocations(block: Block, factor: int) -> Iterator[tuple[Op, int]]:
-    """Yield (`alloc` operation, number of copies of its tensor that exist at once) for all in `block`, nested ones too.
+    """Yield (`alloc` operation, number of copies of its tensor that exist at once) for all allocations in `block`, in
+    program order, nested ones too.
 
-    `factor` is the number for operations directly in `block`. It doubles inside a ping-pong loop, where each half of
-    the waves has a copy.
+    `factor` is the number of copies for operations directly in `block`. It doubles inside a ping-pong loop, where each
+    half of the waves has a copy.
     """
     for op in block.ops:
         if op.name == "alloc":
@@ -452,7 +466,7 @@ def _count_acquires(block: Block, channel: Value, runs: int) -> int:
 
 def _wave_arrangement(c: Value) -> tuple[int, ...]:
     """Return (waves along rows, waves along columns): the grid of waves over which the accumulator `c` is distributed;
-    (1, 1) if its type states none.
+    (1, 1) if its type does not state a grid.
     """
     distribution = c.type.distribution
     if distribution is not None and distribution.waves is not None:

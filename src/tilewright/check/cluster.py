@@ -13,16 +13,16 @@ from tilewright.machine import Machine
 
 
 def cluster_of(program: Program) -> int:
-    """Return the cluster size of `program`: the number of workgroups of a cluster, which run together; 1 if it has no
-    `cluster` record.
+    """Return the cluster size of `program`: the number of workgroups that run together as a cluster; 1 if `program` has
+    no `cluster` record.
     """
     record = program.record("cluster")
     return 1 if record is None else numbers((record.attrs["count"],), "cluster")[0]
 
 
 def shared_channels(program: Program) -> set[Value]:
-    """Return the channels of `program` to whose stages some copy is multicast, so that one workgroup of a cluster fills
-    stages of the others. The set is empty if the cluster size is 1.
+    """Return the channels of `program` into whose stages some copy is multicast: one workgroup of a cluster then fills
+    stages of the other workgroups. Return an empty set if the cluster size is 1.
     """
     if cluster_of(program) == 1:
         return set()
@@ -42,7 +42,7 @@ def check_cluster(program: Program, machine: Machine | None, places: Places) -> 
     `program`.
 
     Raise one too if a `tasks` loop could give workgroups of a cluster different numbers of tasks, or if a multicast
-    copy is invalid. `places` finds the tensor of a view.
+    copy is invalid. `places` finds the tensor that a view is a part of.
     """
     launch = program.record("launch")
     if launch is not None and (machine is None or launch.attrs["how"] not in machine.launches):
@@ -63,8 +63,8 @@ def check_cluster(program: Program, machine: Machine | None, places: Places) -> 
 def _check_tasks(op: Op, count: int) -> None:
     """Raise a ProgramError unless the `tasks` loop `op` gives all `count` workgroups of a cluster equally many tasks.
 
-    Its schedule must be strided (workgroup r takes tasks r, r + count, ...). The number of tasks must be constant, and
-    a multiple of `count`.
+    The loop's schedule must be strided (workgroup r takes tasks r, r + count, ...). The number of tasks must be
+    constant, and a multiple of `count`.
     """
     schedule = op.attrs.get("schedule", "strided")
     if schedule != "strided":
@@ -83,9 +83,9 @@ def _check_tasks(op: Op, count: int) -> None:
 def _check_multicast(op: Op, count: int, machine: Machine | None, places: Places) -> None:
     """Raise a ProgramError if the multicast `copy` operation `op` is invalid.
 
-    It must name a bulk copy atom of `machine`, and write an acquired stage of a channel. Each workgroup copies one of
-    `count` parts of the first dimension, so that its extent must be a multiple of `count`, the number of workgroups of
-    a cluster. `places` finds the tensor of a view.
+    It must name a bulk copy atom of `machine` (None: no machine, always an error), and write an acquired stage of a
+    channel. Each of the `count` workgroups of a cluster copies an equal part of the first dimension, so the extent of
+    this dimension must be a multiple of `count`. `places` finds the tensor that a view is a part of.
     """
     maker = places.makers.get(places.root(op.operands[1]))
     atom = op.attrs.get("by")

@@ -27,11 +27,11 @@ class Answer:
 
 def answer(op: Op, machine: Machine, places: Places, open_names: Collection[str]) -> Answer:
     """Ask the copy atom that the `copy` operation `op` names whether it supports the copy. Return an Answer: the atom,
-    and the conditions on open parameters (sizes known only at the call) under which it does.
+    and the conditions on open parameters (sizes known only at the call) under which the atom supports the copy.
 
-    Raise a ProgramError if it does not, or if a condition is false or depends on anything but the parameters in
-    `open_names`. A copy of no elements is always supported. `places` finds the tensor of a view. The check of a block
-    program and its lowering both call this function, so that they agree.
+    Raise a ProgramError if the atom refuses the copy, or if a condition is false or depends on anything but the
+    parameters `open_names`. A copy of no elements is always supported. `places` finds the tensor that a view is a part
+    of. The check of a block program and its lowering both call this function, so that they agree.
     """
     atom = machine.copy_atom(op.attrs["by"])
     request = view_request(op, machine, places)
@@ -51,10 +51,10 @@ def answer(op: Op, machine: Machine, places: Places, open_names: Collection[str]
 
 
 def view_request(op: Op, machine: Machine, places: Places) -> ViewRequest | None:
-    """Return the ViewRequest that describes the `copy` operation `op` to its atom: a view that is read and a view that
-    is written, over the same axes, one for each dimension. None if the copy has no elements.
+    """Return the ViewRequest that describes the `copy` operation `op` to its atom: the view that is read and the view
+    that is written, over the same axes, one for each dimension. Return None if the copy has no elements.
 
-    `places` finds the tensor of a view. Extents must be constants.
+    `places` finds the tensor that a view is a part of. Raise a ProgramError if an extent is not constant.
     """
     source, target = op.operands
     extents = numbers(source.type.shape, f"copy by {op.attrs['by']}")
@@ -68,11 +68,11 @@ def view_request(op: Op, machine: Machine, places: Places) -> ViewRequest | None
 def _operand_view(
     value: Value, axes: tuple[Symbol, ...], machine: Machine, places: Places
 ) -> MemoryView | RegisterView:
-    """Return one side of a copy, the tensor `value`, as its copy atom needs it: a RegisterView (which lane holds which
+    """Return `value`, the source or target of a copy, as the copy atom needs it: a RegisterView (which lane holds which
     element) if it is in registers, otherwise a MemoryView over `axes`, one index for each dimension.
 
-    Raise a ProgramError if some lanes hold more elements of a register tensor than others. `places` finds the tensor of
-    a view.
+    Raise a ProgramError if some lanes hold more elements of a register tensor than others. `places` finds the tensor
+    that a view is a part of.
     """
     if isinstance(value.type, RegisterType):
         elements = places.registers(value, machine)
@@ -83,8 +83,8 @@ def _operand_view(
 
 
 def never_runs(program: Program) -> set[Op]:
-    """Return the operations inside loops of `program` that have no iterations, whatever the values of open parameters
-    (sizes known only at the call).
+    """Return all operations, nested ones too, inside loops of `program` that have no iterations, whatever the values of
+    open parameters (sizes known only at the call).
     """
     return {
         nested

@@ -15,10 +15,10 @@ from tilewright.machine import Machine, RegisterOperand
 
 
 def check_loop(program: Program, machine: Machine | None) -> None:
-    """Raise a ProgramError at the first error in `program`, a loop program (the IR level below the block program).
+    """Raise a ProgramError at the first error in `program`, a loop program.
 
-    `machine` has the atoms that its `atom` operations name; None: no machine, so that each of them is an error.
-    Divisors are checked if there are open parameters (sizes known only at the call).
+    `machine` has the atoms that the `atom` operations of the program name; with None, each `atom` operation is an
+    error. Divisors are checked if there are open parameters (sizes known only at the call).
     """
     verify(program)
     if open_parameters(program):
@@ -33,11 +33,12 @@ def check_loop(program: Program, machine: Machine | None) -> None:
 
 def _check_atom(op: Op, machine: Machine | None) -> None:
     """Raise a ProgramError if an operand of the `atom` operation `op` (an MMA instruction) does not fit the atom that
-    it names.
+    `op` names, or if `machine` is None. Raise a LookupError if `machine` has no atom of this name.
 
-    Each operand must be in registers or in memory as the atom needs it, and have its element type. In registers it must
-    have as many elements as the atom needs; per lane, A and B may have a multiple along K. Raise a ProgramError too if
-    `machine` is None, and a LookupError if it has no atom of this name.
+    An operand must be in registers or in memory, as the atom reads it, and have the atom's element type. A register
+    operand must have as many elements as the atom reads; a fragment, as many as the lanes of one wave hold of the atom.
+    There are two exceptions: fragments of A and B may have several atoms along K, and A may have the elements of one
+    lane only.
     """
     if machine is None:
         raise ProgramError(f"the program names no machine, so {op.attrs['atom']} has no meaning", op.loc)

@@ -29,8 +29,8 @@ def check_written_once(op: Op, places: Places) -> None:
     """Raise a ProgramError if the operation `op` writes two different values to one element of a tensor, through a view
     that repeats elements.
 
-    `places` finds the tensor of a view. Coordinates that are known only at run time are not checked; overlapping
-    elements of copies are found only in views of at most `MOST` elements.
+    `places` finds the tensor that a view is a part of. Coordinates that are known only at run time are not checked.
+    Overlapping elements are found only for copies, and only in views of at most `MOST` elements.
     """
     for target, axis in _repeated_writes(op, places):
         count = target.type.shape[axis]
@@ -46,7 +46,8 @@ def _repeated_writes(op: Op, places: Places) -> Iterator[tuple[Value, int]]:
     """Yield (written view, axis number) for each error of the operation `op`: along that axis the view always has the
     same element, but the values that `op` writes may differ.
 
-    Axes whose extent is 1, or not a constant, are skipped. `places` finds the tensor of a view.
+    Axes of extent 1, and axes of which the extent is not constant, are skipped. `places` finds the tensor that a view
+    is a part of.
     """
     for target, sources in _targets_and_sources(op):
         if not _is_view(target, places):
@@ -62,8 +63,8 @@ def _repeated_writes(op: Op, places: Places) -> Iterator[tuple[Value, int]]:
 
 
 def _targets_and_sources(op: Op) -> list[tuple[Value, tuple[Value, ...] | None]]:
-    """Return [(tensor that the operation `op` writes, operands that its values come from)]; [] for operations other
-    than `copy`, `map`, `mma`, `reduce` and `scan`.
+    """Return [(tensor that the operation `op` writes, operands from which the written values come)]; [] for operations
+    other than `copy`, `map`, `mma`, `reduce` and `scan`.
 
     The operands are None for an `mma`: the values that it writes differ along all axes.
     """
@@ -107,8 +108,8 @@ def _distinct_axes(value: Value, places: Places) -> tuple[bool, ...]:
 
 
 def _symbols(e: Expr, places: Places) -> frozenset[Symbol]:
-    """Return the symbols on which the expression `e` depends. Names that `let` defines are replaced by their values
-    first. `places` knows these values.
+    """Return the symbols on which the expression `e` depends, after names that `let` defines are replaced by their
+    values. `places` knows these values.
     """
     return places.expanded(e).symbols if any(s.definition is not None for s in e.symbols) else e.symbols
 
@@ -137,8 +138,9 @@ def _uses_axis(op: Op, axis: int) -> bool:
 def _check_overlap(op: Op, places: Places) -> None:
     """Raise a ProgramError if the `copy` operation `op` writes different source elements to one element of its target.
 
-    The offsets of all elements are compared. Targets in registers, targets with more than `MOST` elements or without
-    constant extents, and targets that may be out of bounds are not checked.
+    The offsets of all elements are compared. Source elements in registers, or possibly out of bounds, count as
+    different. Targets in registers, targets with more than `MOST` elements or without constant extents, and targets
+    that may be out of bounds are not checked.
     """
     source, target = op.operands
     if places.may_lie_outside(target) or _has_separate_axes(target, places):
@@ -168,7 +170,7 @@ def _check_overlap(op: Op, places: Places) -> None:
 def _has_separate_axes(value: Value, places: Places) -> bool:
     """True if no view between `value` and its tensor can repeat an element; also if `value` is no view.
 
-    In each of these views, every axis of an extent above 1 must have a coordinate of its own: the index along the axis,
+    In each of these views, every axis of an extent above 1 must have a coordinate that is the index along this axis
     plus terms without the other axes. `places` maps values to the operations that make them.
     """
     op = places.makers.get(value)

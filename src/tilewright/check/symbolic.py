@@ -29,8 +29,9 @@ WHOLE = ("fill", "copy", "map", "view", "bitcast", "debug_log", "reduce", "scan"
 def check_open(program: Program, machine: Machine | None = None) -> None:
     """Raise a ProgramError at the first error that open parameters (sizes known only at the call) cause in `program`.
 
-    Registers, counts and some operands must not have sizes that depend on one, nor shared memory if `machine` limits
-    it. Divisors must be proved positive, and unmarked coordinates in bounds, for all values of the parameters.
+    Sizes of registers, counts and the extents of some operands must not depend on an open parameter. Nor may sizes of
+    shared memory, if `machine` limits it. Divisors must be proved positive, and unmarked coordinates in bounds, for all
+    values of the parameters.
 
     >>> from tilewright.ir.block import parse_block
     >>> check_open(parse_block('''block f(%x: in global f32 (M))
@@ -50,8 +51,8 @@ def check_open(program: Program, machine: Machine | None = None) -> None:
 
 
 def check_divisors(program: Program) -> None:
-    """Raise a ProgramError if a divisor in `program` depends on an open parameter (known only at the call) and is not
-    proved to be at least 1 for all its values.
+    """Raise a ProgramError if a divisor in `program` depends on an open parameter (a size known only at the call) and
+    is not proved to be at least 1 for all values of the parameter.
     """
     _Check(program, None).divisors()
 
@@ -69,8 +70,8 @@ class _Check:
     def run(self) -> None:
         """Check the records, the divisors and all operations of the program. Raise a ProgramError at the first error.
 
-        Values of `let` records are added to `self.lets`, conditions of `require` records to `self.facts`, which proofs
-        use.
+        Add the values of `let` records to `self.lets`, and the conditions of `require` records, which proofs use, to
+        `self.facts`.
         """
         for record in self.program.records:
             if record.name == "let":
@@ -95,8 +96,9 @@ class _Check:
     def _block(self, block: Block) -> None:
         """Check the operations of `block` and its inner blocks; raise a ProgramError at the first error.
 
-        Proofs in the first block of an `if` use its condition as a fact, those in the second the opposite. Bodies of
-        loops without iterations are skipped. Names that `let` defines in `block` are forgotten after it.
+        Proofs in the first block of an `if` use the condition as a fact, proofs in the second block use the negated
+        condition. Bodies of loops without iterations are skipped. Names that `let` defines in `block` are removed from
+        `self.lets` at the end.
         """
         outer_lets = self.lets
         for op in block.ops:
@@ -123,14 +125,14 @@ class _Check:
         return (self._expanded(hi) - self._expanded(lo)).hi <= 0
 
     def _add_let(self, op: Op) -> None:
-        """Add {name: value} of `op`, a `let` operation or record, to `self.lets`. Names in the value are replaced by
-        their own values.
+        """Add {name: value} of `op`, a `let` operation or record, to `self.lets`. In the value, names that are already
+        in `self.lets` are replaced by their values.
         """
         name = op.attrs["symbol"]
         self.lets = {**self.lets, name: self._expanded(name.definition)}
 
     def _expanded(self, e: Expr) -> Expr:
-        """Return `e` with names defined by `let` replaced by their values."""
+        """Return the expression `e` with names in `self.lets` replaced by their values."""
         return Substitution(self.lets)(e) if self.lets else e
 
     def _open_names(self, exprs: Iterable[Expr]) -> str:
@@ -150,11 +152,11 @@ class _Check:
     # -- constants ------------------------------------------------------------------------------------
 
     def _check_op(self, op: Op) -> None:
-        """Raise a ProgramError if the operation `op` is not valid for all values of the open parameters (known only at
-        the call). If `op` is a `let`, its name is added to `self.lets`.
+        """Raise a ProgramError if the operation `op` is not valid for all values of the open parameters (sizes known
+        only at the call). Nested operations are not checked. If `op` is a `let`, add its name to `self.lets`.
 
-        Counts must be constants. Other checks depend on the kind of operation: sizes of allocations, reduced extents,
-        operand shapes, limits of `tasks` loops, and coordinates.
+        Counts must be constants. Depending on the operation, the sizes of allocations, reduced extents, operand shapes,
+        limits of `tasks` loops, and coordinates are checked.
         """
         for name, value in op.attrs.items():
             kind = op.spec.attrs[name].rstrip("?")
@@ -175,19 +177,19 @@ class _Check:
             self._check_coordinates(op)
 
     def _require_constants(self, op: Op, exprs: Iterable[Expr], what: str) -> None:
-        """Raise a ProgramError, at the line of `op`, if one of `exprs` depends on an open parameter (known only at the
-        call). `what` is text for the message: what the expressions are.
+        """Raise a ProgramError, at the line of `op`, if one of `exprs` depends on an open parameter (a size known only
+        at the call). `what` names the expressions in the message.
         """
         names = self._open_names(exprs)
         if names:
             raise ProgramError(f"{what} must be a number; it depends on the open parameter {names}", op.loc)
 
     def _check_alloc(self, op: Op) -> None:
-        """Raise a ProgramError if the size of the tensor that the `alloc` operation `op` makes is not known early
-        enough.
+        """Raise a ProgramError if the shape in the `alloc` operation `op` depends on a variable that it must not depend
+        on.
 
-        A tensor in registers, and on machines that limit shared memory also one in it, must not depend on open
-        parameters (known only at the call). No shape may depend on anything else that varies, such as a loop variable.
+        A shape may depend only on open parameters (sizes known only at the call), not for instance on a loop variable.
+        The shape of a register tensor must be constant; that of shared memory too, if the machine limits shared memory.
         """
         kind = op.attrs["type"]
         names, shape = (
@@ -206,12 +208,14 @@ class _Check:
                 raise ProgramError(f"{shape} depends on {variable.name}; memory has one size for all rounds", op.loc)
 
     def _expanded_symbols(self, exprs: Iterable[Expr]) -> set[Symbol]:
-        """Return the symbols on which `exprs` depend, with names defined by `let` replaced by their values."""
+        """Return the set of symbols on which `exprs` depend, after names defined by `let` are replaced by
+        their values.
+        """
         return {variable for e in exprs for variable in self._expanded(e).symbols}
 
     def _check_reduced_extent(self, op: Op) -> None:
         """Raise a ProgramError if the extent along which `op`, a `reduce` or `scan`, reduces is not proved to be at
-        least 1: a reduction starts from its first element.
+        least 1: a reduction starts from the first element.
         """
         length = self._expanded(op.operands[0].type.shape[op.attrs["along"]])
         if not is_proved(length - 1, self.facts):
@@ -222,8 +226,8 @@ class _Check:
             )
 
     def _check_operand_extents(self, op: Op) -> None:
-        """Raise a ProgramError if an operand of the operation `op` has an extent that depends on an open parameter
-        (known only at the call). The caller leaves out operations that accept such operands (`WHOLE`).
+        """Raise a ProgramError if an operand of the operation `op` has an extent that depends on an open parameter (a
+        size known only at the call). Not called for the operations in `WHOLE`, which accept such operands.
         """
         for value in (v for v in op.operands if hasattr(v.type, "shape")):
             shape = value.type.shape
@@ -236,10 +240,10 @@ class _Check:
                 )
 
     def _check_positive_divisors(self, exprs: Iterable[Expr], what: str, op: Op | None) -> None:
-        """Raise a ProgramError if a divisor in `exprs` depends on an open parameter (known only at the call) and is not
-        proved to be at least 1.
+        """Raise a ProgramError if a divisor in `exprs` depends on an open parameter (a size known only at the call) and
+        is not proved to be at least 1.
 
-        `what` is text for the message: where the expressions are. The error is at the line of `op`; None: at no line.
+        `what` says in the message where the expressions are. The error is at the line of `op`; None: at no line.
         """
         for e in exprs:
             for node in e.walk():
@@ -255,7 +259,7 @@ class _Check:
 
     def _check_task_limits(self, op: Op) -> None:
         """Raise a ProgramError if a limit of the `tasks` loop `op` depends on a variable of the same loop: tasks are
-        counted before the first one starts.
+        counted before the first task starts.
         """
         task_variables = {r.symbol for r in op.attrs["ranges"]}
         for r in op.attrs["ranges"]:
@@ -270,20 +274,20 @@ class _Check:
     # -- coordinates ----------------------------------------------------------------------------------
 
     def _is_nonnegative(self, e: Expr, expanded: Expr) -> bool:
-        """True if e >= 0 is proved from `self.facts`. `expanded` is the same expression as `e`, with `let` names
-        replaced by their values.
+        """True if e >= 0 is proved from `self.facts`. `expanded` is `e` with names defined by `let` replaced by their
+        values.
 
-        A proof of either form counts. In `e` a name may stand for a product, which is easier to prove; facts match
-        `expanded`.
+        A proof for `e` or for `expanded` suffices. In `e` a name may stand for a product, which is easier to prove;
+        facts match `expanded`.
         """
         return any(is_proved(form, self.facts) for form in dict.fromkeys((expanded, e)))
 
     def _check_coordinates(self, op: Op) -> None:
         """Raise a ProgramError if a coordinate of `op` (a view, gather, scatter or atomic) depends on an open parameter
-        (known only at the call) and is not proved in bounds for all its values.
+        (a size known only at the call) and is not proved in bounds for all values of the parameter.
 
-        Coordinates that are marked with ?, or that depend on values read from memory, are skipped; so are tensors in
-        registers.
+        Coordinates that are marked with ?, or that depend on values read from memory, are skipped. Tensors in registers
+        are skipped too.
         """
         base = op.operands[0 if op.name == "view" else 1]
         if not isinstance(base.type, TensorType):

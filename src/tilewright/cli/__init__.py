@@ -44,7 +44,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command that the process's arguments name (`tilewright run ...`). It exits the process with the command's
-    code.
+    """Run the command that the process's arguments name (`tilewright run ...`), then exit the process with the
+    command's exit code.
     """
     app(prog_name="tilewright")

@@ -44,7 +44,7 @@ def bench(
     ],
     against: Annotated[
         str,
-        typer.Option(help="The other library, by way of PyTorch: onednn; or on a GPU, cublas,cudnn or one of both."),
+        typer.Option(help="The other library, by way of PyTorch: onednn; or on a GPU, cublas, cudnn or cublas,cudnn."),
     ] = ONEDNN,
     dt: Annotated[
         str | None,
@@ -54,23 +54,25 @@ def bench(
     output: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write one object for each problem to this file.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Samples of each side that must count.")] = 5,
+    rounds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Valid samples of Tilewright and of the library.")
+    ] = 5,
     seconds: Annotated[
-        float, typer.Option(min=0.0, metavar="S", help="How long a problem may wait for samples that count.")
+        float, typer.Option(min=0.0, metavar="S", help="How long a problem may wait for valid samples.")
     ] = 5.0,
 ) -> None:
-    """Time the problems of a list against oneDNN on this CPU, or against cuBLAS and cuDNN on a GPU, in one run.
+    """Time the problems of a list against oneDNN on this CPU, or against cuBLAS and cuDNN on a GPU.
 
-    On a GPU both sides run in CUDA graphs whose replays are interleaved, and the median replay counts: long programs
-    lower the clock. cuDNN chooses by its benchmark. The floor is max(flops / peak, bytes / bandwidth) by the machine's
-    description, the prediction is the planner's.
+    On a GPU, Tilewright and the library run in CUDA graphs. Their replays alternate, and the time is that of the median
+    replay: long programs lower the clock. cuDNN chooses its algorithm by benchmark. The floor is the roofline,
+    max(flops / peak, bytes / bandwidth); the prediction is the planner's.
 
-    On a CPU, weights are packed beforehand on both sides. Both run in turn. A sample counts if a probe of the machine's
-    peak was fast before and after it and no thread waited for a core: others may use the machine, too. The shortest
-    sample that counts is the time. If none counts after --seconds, the shortest of all is, and the row is marked
-    "busy". The peer is the fastest of PyTorch's calls with prepacked weights; its primitive is what oneDNN itself says
-    it took. ratio = peer / ours: above 1, ours is faster. Rows are printed as they come, and written to --json worst
-    first. It needs PyTorch: the extra `bench`.
+    On a CPU, Tilewright and oneDNN pack weights before timing, and their calls alternate. A sample is valid if a probe
+    of the machine's peak was fast before and after the sample and no thread waited for a core: other programs may use
+    the machine, too. The time is the shortest valid sample. If there is none after --seconds, it is the shortest of all
+    samples, and the row is marked "busy". The peer is the fastest of PyTorch's calls with prepacked weights; the
+    primitive is the time that oneDNN itself reports. ratio = peer / ours: above 1, Tilewright is faster. Rows are
+    printed as they are measured, and written to --json worst first. The command needs PyTorch: the extra `bench`.
 
     \b
     Examples:
@@ -90,11 +92,11 @@ def _run_bench(
     problems: str, against: str, dt: str | None, mb: int | None, output: Path | None, rounds: int, seconds: float
 ) -> None:
     """Measure the problems of the command `bench`, print one row each and a summary, and write all rows to `output` as
-    JSON, worst ratio first. The parameters are those of the command.
+    JSON, worst ratio first (None: to no file). The parameters are those of the command.
 
     `problems` names a list, a file or one problem; `against` is a comma-separated list of libraries; `dt` is an element
-    type, `mb` a batch size (None: those of the problems). `rounds` is the number of valid samples wanted on each side,
-    `seconds` the longest wait for them per problem. Problems that fail are listed with the reason. Raise
+    type, `mb` a batch size (None: those of the problems). Each problem is measured until Tilewright and the library
+    have `rounds` valid samples, or `seconds` have passed. Problems that fail are listed with the reason. Raise
     `ArgumentError` for unknown libraries or a folder that does not exist.
     """
     peers = against.split(",")
@@ -130,8 +132,9 @@ Measurer = Callable[["Workload", Callable[[str], None]], Row]
 
 
 def _cpu_measurer(rounds: int, seconds: float) -> tuple[Columns, Measurer]:
-    """Return (columns, measure) for this CPU. `columns` says how to print a row; `measure` is a function that times one
-    workload against oneDNN and returns its row. `rounds` and `seconds` are those of `measured`.
+    """Return (columns, measure) for this CPU. `columns` is {column name: function from a row to the text of its cell};
+    `measure` is a function that times one workload against oneDNN and returns its row. `rounds` and `seconds` are those
+    of `measured`.
     """
     from tilewright.cli.peer import Library
 
@@ -140,8 +143,9 @@ def _cpu_measurer(rounds: int, seconds: float) -> tuple[Columns, Measurer]:
 
 
 def _gpu_measurer(peers: list[str]) -> tuple[Columns, Measurer]:
-    """Return (columns, measure) for the GPU in use. `columns` says how to print a row; `measure` is a function that
-    times one workload against the libraries `peers` ("cublas", "cudnn") and returns its row.
+    """Return (columns, measure) for the GPU in use. `columns` is {column name: function from a row to the text of its
+    cell}; `measure` is a function that times one workload against the libraries `peers` ("cublas", "cudnn") and returns
+    its row.
     """
     from tilewright.cli import gpu_peer
 
@@ -149,11 +153,12 @@ def _gpu_measurer(peers: list[str]) -> tuple[Columns, Measurer]:
 
 
 def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
-    """Return a list of the distinct workloads (problem and element types) that the text `problems` names.
+    """Return a list of the distinct workloads (problem and element types) that the text `problems` names, in order.
 
     `problems` is the path of a file, the name of a list in the package, or one problem such as "128x64:64x96". `dt`
-    names the element types of all, or is "tf32"; None takes those of the file, or else f32. `mb` replaces the batch
-    size of convolutions; None keeps it. Raise `ProblemError` if `problems` is none of these.
+    names the element types of all workloads, or is "tf32"; with None, they are those of the file, otherwise f32. `mb`
+    replaces the batch size of convolutions; None keeps it. Raise `ProblemError` if `problems` is none of these, and
+    `ArgumentError` if the file cannot be read.
     """
     from tilewright.cli.workload import TF32, Workload, read_problem, read_types
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists
@@ -191,9 +196,9 @@ def measured(
     """Time one workload with Tilewright and with PyTorch's oneDNN calls on this CPU, and return its row of results
     ({name: number or text}).
 
-    Samples are taken until `rounds` of each side are valid or `seconds` have passed. `probes` is {atom: seconds of the
-    fastest peak probe so far} and is updated. `waiting` is called with a text that says what is being waited for. Raise
-    `ArgumentError` if the two results differ, or if there is no time of both sides.
+    Samples are taken until Tilewright and oneDNN have `rounds` valid samples each, or `seconds` have passed. `probes`
+    is {atom: seconds of the fastest peak probe so far} and is updated. `waiting` is called with a text that says what
+    is being waited for. Raise `ArgumentError` if the two results differ, or if Tilewright or oneDNN has no sample.
     """
     import numpy as np
 
@@ -204,7 +209,7 @@ def measured(
     arrays = work.arrays(np.random.default_rng(0), exact=False)
     *_, out = arrays.values()
     waiting("the peer's calls")
-    peer_calls = library.forms(work, arrays)
+    peer_calls = library.calls(work, arrays)
     waiting("machine code")
     kernel = work.compiled()
     launch = kernel.bind(arrays)
@@ -254,7 +259,7 @@ def measured(
 
 
 def mean(ratios: list[float]) -> float:
-    """Return the geometric mean of `ratios`, a list of positive numbers.
+    """Return the geometric mean of `ratios`, a nonempty list of positive numbers.
 
     >>> mean([0.5, 2.0, 1.0])
     1.0
@@ -281,8 +286,8 @@ def heading(columns: Columns) -> str:
 
 
 def line(row: Row, columns: Columns) -> str:
-    """Return the measured `row` as a line of text: a cell for each of `columns`, then the problem. It is aligned under
-    the `heading` of the same columns.
+    """Return the measured `row` as a line of text: a cell for each of `columns`, then the problem. The cells stand
+    under the names of `heading(columns)`.
     """
     return "  ".join([*(f"{cell(row):>{max(9, len(name))}}" for name, cell in columns.items()), row["problem"]])
 
@@ -291,7 +296,7 @@ def means(rows: list[Row]) -> str:
     """Return a summary of the measured `rows` as text: geometric means of the ratios, the number of busy rows if any,
     and the problem with the worst ratio.
 
-    `rows` must not be empty, and must be sorted by ratio, worst first.
+    `rows` must not be empty, and must be sorted by ratio, worst (smallest) first.
     """
     text = f"geometric mean of {len(rows)}: peer / ours {mean([row['ratio'] for row in rows]):.3f}"
     if "ratio_primitive" in rows[0]:
@@ -314,15 +319,15 @@ class Progress:
         self.count, self.status, self.number, self.problem = count, status, 0, ""
 
     def begins(self, problem: str) -> None:
-        """Advance to the next problem, called `problem`. If the error stream is no terminal, print it on a line of its
-        own.
+        """Advance to the next problem, called `problem`. If the error stream is no terminal, print a line with its
+        number and name.
         """
         self.number, self.problem = self.number + 1, problem
         if self.status is None:
             typer.echo(f"{self.number} of {self.count}: {problem}", err=True)
 
     def waits(self, what: str) -> None:
-        """Show on the terminal what is being waited for: the text `what`. If the error stream is no terminal, print
+        """Show on the terminal that the measurement waits for `what`. If the error stream is no terminal, print
         nothing.
         """
         if self.status is not None:
@@ -331,10 +336,10 @@ class Progress:
 
 @contextmanager
 def progress(count: int) -> Iterator[Progress]:
-    """Context manager that yields a `Progress`, which shows on the error stream which of `count` problems is being
+    """Context manager: its value is a `Progress`, which shows on the error stream which of `count` problems is being
     measured.
 
-    On a terminal one line is updated in place; otherwise each problem gets a line.
+    On a terminal one line is updated in place; otherwise each problem has a line.
     """
     from rich.console import Console
 

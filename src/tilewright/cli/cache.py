@@ -13,11 +13,12 @@ from tilewright.errors import TilewrightError
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove every compiled program.")] = False,
 ) -> None:
-    """Show the folder of compiled programs, their number and their size; with --clear, remove them.
+    """Show the folder of compiled programs, the number of programs and their total size; with --clear, remove the
+    programs.
 
     \b
-    TILEWRIGHT_CACHE_DIR says where; `off` keeps none. TILEWRIGHT_CACHE_MB is the most they may take.
-    Only what Tilewright wrote is removed; a folder that holds other things and is not marked as its own is refused.
+    TILEWRIGHT_CACHE_DIR is the folder; `off` disables the cache. TILEWRIGHT_CACHE_MB is the largest total size.
+    Only files that Tilewright wrote are removed. A folder with other files is refused, unless Tilewright marked it.
     """
     try:
         _show_or_clear(clear)
@@ -26,8 +27,10 @@ def cache(
 
 
 def _show_or_clear(clear: bool) -> None:
-    """Remove all cached programs if `clear`, and print how many; otherwise print the cache's folder, number of programs
-    and total size. If no cache is kept, only say so.
+    """Remove all cached programs if `clear`, and print the number of removed files; otherwise print the cache's folder,
+    number of programs and total size. If the cache is off, print only that.
+
+    Raise `CacheError` if the folder may not be used as a cache. Exit with code 2 if a file cannot be removed.
     """
     from tilewright.runtime import cache as disk
     from tilewright.runtime import cache_folder, environment

@@ -15,7 +15,7 @@ def graph_sampler(call: Callable[[], Any]) -> Callable[[], float]:
 
     `call` launches GPU work by PyTorch; the graph holds `CALLS` (10) calls. Two uncaptured calls come first, so that
     one-time work is not timed. This module imports nothing of tilewright: `benchmarks/old_new_worker.py` loads it
-    beside another commit's package.
+    beside the package of another commit.
     """
     torch: Any = importlib.import_module("torch")
     for _ in range(2):
@@ -27,6 +27,9 @@ def graph_sampler(call: Callable[[], Any]) -> Callable[[], float]:
             call()
 
     def sample(kept: Callable[[], Any] = call) -> float:  # keeps the arrays of the captured call alive
+        """Replay the graph and return the seconds of one call. The default of `kept` keeps the arrays of the captured
+        call alive.
+        """
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()

@@ -73,10 +73,11 @@ def draw(
 
 
 def _draw_tensor(kernel: str, tensor: str, output: Path | None, params: list[str]) -> None:
-    """Draw the tensor named `tensor` of a block kernel: as an SVG file at `output`, or in the terminal if that is None.
+    """Draw the tensor named `tensor` of a block kernel: as an SVG file at `output`, or in the terminal if `output` is
+    None.
 
     `kernel` is FILE.py or FILE.py:NAME. `params` are values of the kernel's parameters as texts NAME=VALUE. Raise
-    `LayoutError` for other texts, or an `output` that does not end in .svg.
+    `LayoutError` for a text without "=", or an `output` that does not end in .svg.
     """
     from tilewright.cli.kernels import kernel_in
 
@@ -104,11 +105,12 @@ def _require_svg(output: Path | None) -> None:
 def _draw_layout(
     text: str, output: Path | None, partition: str | None, memory: str | None, options: dict[str, Any]
 ) -> None:
-    """Draw the layout written in `text`: as an SVG file at `output`, or in the terminal if that is None.
+    """Draw the layout written in `text`: as an SVG file at `output`, or in the terminal if `output` is None.
 
-    With `partition`, a text such as "8x16", it is drawn as a thread-value partition of a tile with these rows and
-    columns; `memory` is the text of the tile's memory layout (None: packed). `options` are {"element_bytes",
-    "bank_bytes", "banks"}. Raise `LayoutError` for texts that cannot be read.
+    With `partition`, a text such as "8x16", the layout is drawn as a thread-value partition of a tile with these rows
+    and columns; `memory` is the text of the tile's memory layout (None: packed). `options` are {"element_bytes",
+    "bank_bytes", "banks"}. Raise `LayoutError` or `ParseError` for texts that cannot be read, and `LayoutError` for
+    `memory` without `partition`.
     """
     from tilewright.algebra.layout_text import parse_layout
     from tilewright.algebra.picture import layout_svg, layout_table, partition_svg, partition_table
@@ -131,14 +133,14 @@ def _draw_layout(
 
 
 def _title_of(layout: Layout | ComposedLayout, partition: str | None) -> str:
-    """Return the title of a picture of `layout`: "the layout L" if `partition` is None; for "8x16" "the partition L of
-    a tile 8x16".
+    """Return the title of a picture of `layout`: "the layout L" if `partition` is None; "the partition L of a tile
+    8x16" if `partition` is "8x16".
     """
     return f"the layout {layout}" if partition is None else f"the partition {layout} of a tile {partition}"
 
 
 def _tile_shape(text: str) -> tuple[int, int]:
-    """Return (rows, columns) of a tile from a text such as "8x16"; raise `LayoutError` for other texts.
+    """Return (rows, columns) of a tile from `text`, such as "8x16"; raise `LayoutError` for other texts.
 
     >>> _tile_shape("8x16")
     (8, 16)
@@ -150,7 +152,7 @@ def _tile_shape(text: str) -> tuple[int, int]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to the file `path` atomically: to a temporary file beside it, which then replaces it.
+    """Write `text` to the file `path` atomically: write a temporary file in the same folder, then rename it to `path`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +169,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _print_on_terminal(renderable: object) -> None:
-    """Print a rich renderable, such as a table, on the standard output."""
+    """Print `renderable`, an object that rich can print such as a table, on the standard output."""
     from rich.console import Console
 
     Console().print(renderable)

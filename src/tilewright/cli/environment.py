@@ -10,9 +10,9 @@ from tilewright.cli.printing import show, table
 
 
 def environment() -> None:
-    """List the environment variables: what each means, its default, and what it is set to now.
+    """List the environment variables of Tilewright: meaning, default and current value.
 
-    The exit code is 1 if one is set to something that cannot be read.
+    The exit code is 1 if a variable has a value that cannot be read.
     """
     from tilewright.errors import ArgumentError
     from tilewright.runtime.environment import VARIABLES

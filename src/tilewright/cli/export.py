@@ -58,8 +58,8 @@ def export(
 ) -> None:
     """Write machine code, a C header and a manifest, which run without the compiler.
 
-    The second operand of a problem (b, or the weights w) is constant: it is packed once, by the function that binds.
-    docs/deploying.md describes the files and the C interface; `tilewright.load` calls them from Python.
+    The second operand of a problem (b, or the weights w) is constant: it is packed once, when the operands are bound.
+    docs/deploying.md describes the files and the C interface; `tilewright.load` loads the files in Python.
 
     \b
     Examples:
@@ -84,8 +84,8 @@ def _write_export(
     sizes: list[str],
     opened: list[str],
 ) -> Exported:
-    """Export `what`, a problem's text or the path of a program's text, as machine code at `path`, and return the files
-    written.
+    """Export `what`, a problem's text or the path of a program's text, as machine code at `path`, and return the paths
+    of the written files.
 
     `options` are keyword arguments of `deploy.export`. `dt` (None: f32) is for problems; `plan` is a plan's text, or
     @FILE; `sizes` are texts NAME=NUMBER for programs; `opened` are the names of sizes that stay open (known only at a
@@ -113,7 +113,9 @@ def _write_export(
 
 
 def _parse_size(text: str) -> tuple[str, int]:
-    """Return (name, number) from the text of a size: "M=64" -> ("M", 64). Raise `ArgumentError` for other texts."""
+    """Return (name, number) from `text`, the text of a size: "M=64" -> ("M", 64). Raise `ArgumentError` for other
+    texts.
+    """
     name, equals, number = text.partition("=")
     if not equals or not name.strip().isidentifier() or not number.strip().isdigit():
         raise ArgumentError(f"--size {text}: a name and a number, as in M=64")

@@ -85,8 +85,8 @@ class GpuLibraries:
         }
 
     def _torch_type(self, name: str) -> Any:
-        """Return PyTorch's type for the element type called `name`, such as "bf16"; raise `ArgumentError` if it is not
-        measured on GPUs.
+        """Return PyTorch's type for the element type called `name`, such as "bf16"; raise `ArgumentError` for types
+        that are not measured on GPUs.
         """
         names = FLOATS | {"s8": "int8", "s32": "int32", "f8e4m3fn": "float8_e4m3fn"}
         if name not in names:
@@ -94,8 +94,9 @@ class GpuLibraries:
         return getattr(self.torch, names[name])
 
     def _random_tensor(self, shape: tuple[int, ...], name: str) -> Any:
-        """Return a random tensor of this `shape` on the GPU. `name` is its element type: floats are normally
-        distributed, integers lie between -128 and 127.
+        """Return a random tensor of this `shape` on the GPU. `name` is its element type, such as "bf16": floats are
+        normally distributed, integers are from -128 to 127. Raise `ArgumentError` for types that are not measured on
+        GPUs.
         """
         torch_type = self._torch_type(name)
         if name in FLOATS or name == "f8e4m3fn":
@@ -104,10 +105,10 @@ class GpuLibraries:
 
     def _matmul_call(self, p: MatmulProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
         """Return ([a, b], call) for the GEMM problem `p` (perhaps batched): random operands of the types of `work`, and
-        a function that multiplies them by cuBLAS. Also set whether PyTorch rounds to tf32.
+        a function that multiplies them by cuBLAS. Also set PyTorch's global tf32 flags as `work` needs them.
 
-        Raise `ArgumentError` if the result's type differs from the operands'; operands of s8 and f8e4m3fn may have
-        another result type.
+        Raise `ArgumentError` if the result's type differs from that of the operands; operands of s8 and f8e4m3fn may
+        have another result type.
         """
         torch, operand_type, result = self.torch, work.types[0], self._torch_type(work.types[2])
         a, b = self._random_tensor(p.src, operand_type), self._random_tensor(p.wei, operand_type)
@@ -123,8 +124,9 @@ class GpuLibraries:
 
     def _convolution_call(self, p: ConvProblem, work: Workload) -> tuple[list[Any], Callable[[], Any]]:
         """Return ([x, w], call) for the convolution problem `p`: random channels-last operands of the types of `work`,
-        and a function that convolves them by cuDNN. Also set whether PyTorch rounds to tf32. Raise `ArgumentError` for
-        other types than f32, bf16 and f16, mixed types, or uneven padding.
+        and a function that convolves them by cuDNN. Also set PyTorch's global tf32 flags as `work` needs them.
+
+        Raise `ArgumentError` for other types than f32, bf16 and f16, mixed types, or uneven padding.
         """
         torch, operand_type = self.torch, work.types[0]
         if operand_type not in FLOATS or len(set(work.types)) != 1:
@@ -138,8 +140,8 @@ class GpuLibraries:
         return [x, w], lambda: call(images, filters, **options)
 
     def _set_tf32(self, work: Workload) -> None:
-        """Set PyTorch's global flags so that f32 operands are rounded to tf32 if `work` has that precision, and not
-        otherwise.
+        """Set PyTorch's global flags: f32 operands are rounded to tf32 if `work` has the precision "tf32", otherwise
+        not.
         """
         self.torch.backends.cuda.matmul.allow_tf32 = self.torch.backends.cudnn.allow_tf32 = work.precision == "tf32"
 

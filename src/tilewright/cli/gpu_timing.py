@@ -42,7 +42,7 @@ def floor_of(work: Workload, machine: Machine) -> Floor:
     and its bytes / memory bandwidth.
 
     The bytes are those of both operands and the result, once each. Raise `ArgumentError` if no atom multiplies the type
-    of the left operand.
+    of the left operand with the precision of `work`.
 
     >>> from tilewright.cli.workload import Workload, read_problem
     >>> from tilewright.targets.registry import machine

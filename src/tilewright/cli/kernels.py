@@ -13,8 +13,8 @@ from tilewright.errors import ArgumentError
 def kernel_in(text: str) -> BlockKernel:
     """Import a Python file and return a block kernel in it. `text` is FILE.py:NAME or FILE.py.
 
-    Without a name it is the kernel named like the file, or the only kernel in it. Raise `ArgumentError` if there is no
-    such file or kernel.
+    Without a NAME, return the kernel named like the file, otherwise the only kernel in it. Raise `ArgumentError` if
+    there is no such file or kernel. Errors of the file's code are raised unchanged.
     """
     file, _, name = text.partition(":")
     path = Path(file)

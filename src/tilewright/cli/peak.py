@@ -63,7 +63,7 @@ def _has_probe(atom: MultiplyAtom) -> bool:
 
 def peak_of(a: DType, b: DType) -> Peak:
     """Compile a probe of this CPU's peak rate (a loop of one multiplication atom on all cores) for operand types `a`
-    and `b`, and return it. Raise `ArgumentError` if there is no atom for these types of which a probe can be written.
+    and `b`, and return the probe. Raise `ArgumentError` if no atom multiplies these types.
     """
     from tilewright.compiler.text import compile_text
     from tilewright.targets.names import CPU
@@ -81,8 +81,8 @@ def peak_of(a: DType, b: DType) -> Peak:
 
 
 def peak_text(atom: MultiplyAtom, machine: Machine, workers: int) -> tuple[str, int]:
-    """Return (text, multiply-adds of each task): the block program of a probe that runs `atom` of `machine` in a loop,
-    with one task for each of `workers`.
+    """Return (text, number of multiply-adds in each task): the block program of a probe that runs `atom` of `machine`
+    in a loop, with one task for each of `workers`.
 
     >>> from tilewright.targets.registry import machine
     >>> row = machine("x86.avx512")

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from tilewright.cli.workload import Arrays, Workload
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Forms = dict[str, Callable[[], Any]]
+Calls = dict[str, Callable[[], Any]]
 KINDS = {"convolution", "matmul", "inner_product"}
 FLOATS = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def check_padding(p: ConvProblem) -> None:
-    """Raise `ArgumentError` if PyTorch cannot compute the convolution `p`, because PyTorch pads both ends of an axis
-    alike.
+    """Raise `ArgumentError` if PyTorch cannot compute the convolution `p`, because PyTorch pads an axis equally at its
+    start and end.
 
-    The padding before each axis, used at both ends, must give the problem's output shape, and must not be negative.
+    The padding at the start of each axis, used at both ends, must give the problem's output shape, and must not be
+    negative.
     """
     symmetric_output = tuple(
         (i + 2 * pad - (k - 1) * dilation - 1) // s + 1
@@ -52,7 +53,7 @@ class Library:
         self.torch.set_num_threads(environment.threads())
         self.torch.set_grad_enabled(False)
 
-    def forms(self, work: Workload, arrays: Arrays) -> Forms:
+    def calls(self, work: Workload, arrays: Arrays) -> Calls:
         """Return {name: call}: PyTorch's oneDNN calls that compute the problem of `work` on its `arrays` ({argument
         name: array}), with prepacked weights if possible.
 
@@ -80,23 +81,24 @@ class Library:
             blocked = image.float().to_mkldnn(torch_type) if is_16_bit else image.to_mkldnn()
         except (RuntimeError, NotImplementedError, AttributeError) as fault:
             raise ArgumentError(f"PyTorch refuses it on this CPU: {str(fault).splitlines()[0]}") from None
-        calls: Forms = {
+        calls: Calls = {
             "channels last": lambda: call(image, packed, None, *shape, "none", [], ""),
             "channels first": lambda: call(channels_first, packed, None, *shape, "none", [], ""),
             "blocked": lambda: self.torch.mkldnn_convolution(blocked, packed, None, *shape),
         }
         return _supported_calls(calls)
 
-    def _matmul_calls(self, p: MatmulProblem, arrays: Arrays, torch_type: Any) -> Forms:
-        """Return {name: call}: "mm" is `torch.mm`, "packed linear" oneDNN's call with a packed B, if this PyTorch has
-        it. They compute the GEMM `p` on `arrays`, converted to `torch_type`. Raise `ArgumentError` for a batched GEMM,
-        or if no call runs.
+    def _matmul_calls(self, p: MatmulProblem, arrays: Arrays, torch_type: Any) -> Calls:
+        """Return {name: call}, functions that compute the GEMM `p` on `arrays`, converted to `torch_type`. "mm" is
+        `torch.mm`; "packed linear" is oneDNN's call with a packed B, if this PyTorch has that call.
+
+        Raise `ArgumentError` for a batched GEMM, or if no call runs.
         """
         if len(p.src) != 2 or len(p.wei) != 2:
             raise ArgumentError("of matrix products, single ones are measured")
         a, b = (self._tensor(arrays[name], torch_type) for name in ("a", "b"))
         transposed_b = b.t().contiguous()
-        calls: Forms = {"mm": lambda: self.torch.mm(a, b)}
+        calls: Calls = {"mm": lambda: self.torch.mm(a, b)}
         try:
             packed = self.torch.ops.mkldnn._reorder_linear_weight(transposed_b.to_mkldnn(), p.m)
             call = self.torch.ops.mkldnn._linear_pointwise
@@ -106,18 +108,18 @@ class Library:
         return _supported_calls(calls)
 
     def _tensor(self, array: Array, torch_type: Any) -> Any:
-        """Return a copy of the numpy array `array` as a PyTorch tensor of type `torch_type`, converted by way of
-        f32.
+        """Return a copy of the numpy array `array` as a PyTorch tensor of type `torch_type`. Values are converted to
+        f32 first.
         """
         return self.torch.from_numpy(array.astype(np.float32)).to(torch_type)
 
-    def difference(self, out: Array, forms: Forms) -> float:
-        """Return the largest absolute difference between `out`, Tilewright's result, and PyTorch's, divided by the root
-        mean square of PyTorch's. Infinity if a difference is not finite.
+    def difference(self, out: Array, calls: Calls) -> float:
+        """Return the largest absolute difference between `out`, Tilewright's result, and PyTorch's result, divided by
+        the root mean square of the latter. Return infinity if a difference is not finite.
 
-        `forms` are calls from `Library.forms`; the first is run.
+        `calls` is {name: call} from `Library.calls`; the first call is run.
         """
-        result = next(iter(forms.values()))()
+        result = next(iter(calls.values()))()
         peer_result = result.to_dense().float() if result.is_mkldnn else result.float()
         expected = (
             (peer_result.permute(0, 2, 3, 1) if peer_result.dim() == 4 else peer_result).numpy().astype(np.float64)
@@ -132,9 +134,8 @@ class Library:
 
     def primitive(self, run: Callable[[], Any], repeats: int = 4) -> float | None:
         """Call `run` `repeats` times with oneDNN's verbose mode on, and return the shortest time in seconds that oneDNN
-        reports for a convolution or GEMM.
-
-        None if oneDNN reports no time, or if this PyTorch lacks the verbose mode.
+        reports for a convolution or GEMM. Return None if oneDNN reports no time, or if this PyTorch lacks the verbose
+        mode.
         """
         try:
             verbose = self.torch.backends.mkldnn.verbose(self.torch.backends.mkldnn.VERBOSE_ON)
@@ -144,9 +145,9 @@ class Library:
         return shortest_exec(text)
 
 
-def _supported_calls(calls: Forms) -> Forms:
-    """Run each of `calls` ({name: call}) once and return those that raise no error; raise `ArgumentError` if none is
-    left.
+def _supported_calls(calls: Calls) -> Calls:
+    """Run each of `calls` ({name: call}) once and return {name: call} of those that run; raise `ArgumentError` if all
+    fail.
     """
     supported = {}
     for name, run in calls.items():
@@ -162,7 +163,7 @@ def _supported_calls(calls: Forms) -> Forms:
 
 def shortest_exec(text: str) -> float | None:
     """Return the shortest time in seconds of an executed convolution or GEMM in oneDNN's verbose output `text`; None if
-    it has none.
+    no line of `text` has such a time.
 
     >>> shortest_exec('''onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,,,,64,0.001
     ... onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512,forward_training,src:f32,,,mb1ic8,0.25
@@ -183,9 +184,9 @@ def shortest_exec(text: str) -> float | None:
 
 def _stdout_of(verbose: Any, run: Callable[[], Any], repeats: int) -> str:
     """Call `run` `repeats` times inside the context manager `verbose` (oneDNN's verbose mode), and return the text that
-    C code writes to standard output meanwhile.
+    the process writes to standard output meanwhile, also from C code.
 
-    The process's file descriptor 1 is redirected to a temporary file for that time.
+    File descriptor 1 of the process is redirected to a temporary file for that time.
     """
     libc = ctypes.CDLL(None)
     with tempfile.TemporaryFile() as captured:

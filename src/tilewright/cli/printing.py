@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> Table:
-    """Return a rich table of `rows` (sequences of texts) under the headings `columns`; the last column may wrap, the
-    others are never broken.
+    """Return a rich table of `rows` (sequences of texts) under the headings `columns`, with `title` above (None: no
+    title). Texts of the last column may wrap, other texts are never broken.
     """
     from rich.table import Table
     from rich.text import Text
@@ -33,7 +33,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str | No
 
 
 def show(*parts: Table | str) -> None:
-    """Print `parts` (tables or texts) on the standard output, with an empty line between them; lines are wrapped only
+    """Print `parts` (tables or texts) on the standard output, with an empty line between them. Lines are wrapped only
     on a terminal.
     """
     from rich.console import Console
@@ -51,8 +51,8 @@ def show(*parts: Table | str) -> None:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the contents of the file `path` as text. Raise `ArgumentError` if it cannot be read; `what` is what the
-    error text calls the file, such as "the plan".
+    """Return the contents of the file `path` as text. Raise `ArgumentError` if the file cannot be read or is no UTF-8;
+    `what` names the file in the message, such as "the plan".
     """
     try:
         return path.read_text(encoding="utf-8")

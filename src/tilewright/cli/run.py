@@ -40,10 +40,10 @@ def run(
 ) -> None:
     """Plan and compile a problem; check its results, time it.
 
-    Images and results are NHWC. With exact data the result must equal the reference, with real data it must lie within
-    the bound of its rounding errors. On a CPU the time is that of the shortest call, compared with a measured peak: a
-    loop of the CPU's best atom for these types and nothing else. On a GPU it is the median replay of a CUDA graph of
-    launches, compared with max(flops / peak, bytes / bandwidth). The exit code is 1 if a result is wrong.
+    Images and results are NHWC. With exact data the result must equal the reference; with real data the errors must be
+    within the bound of rounding errors. On a CPU, the time of the shortest call is compared with a measured peak: a
+    loop that executes only the CPU's best atom for these types. On a GPU, the median replay of a CUDA graph of launches
+    is compared with max(flops / peak, bytes / bandwidth). The exit code is 1 if a result is wrong.
 
     \b
     Examples:
@@ -88,7 +88,7 @@ def _run_problem(
 
 def _check_and_print(work: Workload, kernel: Compiled) -> bool:
     """Run the compiled `kernel` of `work`, compare its results with the reference and print the outcome. Return True if
-    they agree within the bounds.
+    they agree within the bounds of rounding errors.
     """
     import numpy as np
 

@@ -101,8 +101,8 @@ def _text_at_level(problem: str, level: str, dt: str, target: str, plan: str | N
 def _machine_of(target: str, level: str) -> Machine:
     """Return the machine that the text `target` names; raise `ArgumentError` if there is none.
 
-    It may be a bare machine name, such as "x86.amx", if `level` is not machine code (llvm, asm, ptx, sass); this
-    machine needs no code generator.
+    Any described machine may be named without "cpu:" or "gpu:", such as "x86.amx", unless `level` is machine code
+    (llvm, asm, ptx, sass).
     """
     from tilewright.targets.names import GPU, is_gpu
     from tilewright.targets.registry import MACHINES, check_target, gpu_machine, machine, native

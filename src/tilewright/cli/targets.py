@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def targets() -> None:
-    """Show what this CPU offers and what the compiler would use of it, and the machines that Tilewright describes."""
+    """Show the features of this CPU, the features that the compiler uses, and the machines that
+    Tilewright describes.
+    """
     try:
         show(_processor_table(), _atom_table(), _machine_table(), _target_help())
     except TilewrightError as fault:
@@ -65,7 +67,7 @@ def _atom_table() -> Table:
 
 
 def _machine_table() -> Table:
-    """Return a table of the machines that Tilewright describes. A row has the number of multiplication and copy atoms,
+    """Return a table of the machines that Tilewright describes. A row has the numbers of multiplication and copy atoms,
     and whether programs for the machine run here.
     """
     from tilewright.targets import registry

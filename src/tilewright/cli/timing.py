@@ -38,7 +38,7 @@ def shortest(run: Callable[[], Any], least: float = 0.004) -> float:
 
 
 def waited() -> float:
-    """Return the seconds that this process's threads have waited for a core since they started, in total; 0 if the
+    """Return the total seconds for which this process's threads have waited for a core since they started; 0 if the
     system does not report it.
     """
     total = 0
@@ -78,9 +78,9 @@ class Gate:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def sample(self, side: str, measure: Callable[[], float | None]) -> None:
-        """Take one sample of the side called `side`: run a probe (a short loop at the machine's peak), call `measure`,
-        run a probe again, and append the value with the slower probe to `samples`. Also record the fastest probe in
-        `best`.
+        """Take one sample of `side`, such as "ours": run a probe (a short loop at the machine's peak), call `measure`,
+        run a probe again. Append a `Sample` to `self.samples[side]`, and update `self.best`, the time of the fastest
+        probe.
         """
         probe_before = self._probe()
         waited_before, start = waited(), time.perf_counter()
@@ -99,8 +99,9 @@ class Gate:
         return min(self.probe() for _ in range(3))
 
     def kept(self, side: str) -> list[float]:
-        """Return the values of the valid samples of `side`: the probes around such a sample took at most 1.2 times as
-        long as the fastest probe so far, and threads waited for a core for at most 10 % of its duration.
+        """Return the values of the valid samples of `side`, in order. A sample is valid if the probes around it took at
+        most 1.2 times as long as the fastest probe so far, and threads waited for a core for at most 10 % of its
+        duration.
         """
         samples = self.samples.get(side, [])
         free = (s.value for s in samples if s.probe <= FREE * self.best and s.waited <= WAITED)
@@ -121,12 +122,12 @@ class Gate:
         patience: float,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Take samples of all `sides` in turn, until each has `rounds` valid ones or `patience` seconds have passed; at
-        least one of each is taken.
+        """Take samples of all `sides` in turn, until each has `rounds` valid samples or `patience` seconds have passed;
+        at least one sample of each is taken.
 
         `sides` is {name: function that measures and returns a value}. Before each sample, wait until a probe is as fast
-        as on a free machine, but not longer than the `patience`. `waiting` is called with a text that says what is
-        being waited for.
+        as on a free machine, at most until `patience` seconds have passed. `waiting` is called with a text that says
+        what is being waited for.
         """
         deadline = time.perf_counter() + patience
         count = 0

@@ -50,8 +50,8 @@ _NAMES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 def read_types(text: str) -> tuple[str, str, str]:
     """Return the element types (left operand, right operand, result) that `text`, a value of `--dt`, names.
 
-    One type stands for all three, except that integers give an s32 result. Three types are separated by colons:
-    u8:s8:s32. Raise `ProblemError` for another number of types.
+    One type stands for all three, except that integers have an s32 result. Three types are separated by colons:
+    u8:s8:s32. Raise `ProblemError` for an unknown type or another number of types.
 
     >>> read_types("bf16"), read_types("s8"), read_types("bf16:bf16:f32")
     (('bf16', 'bf16', 'bf16'), ('s8', 's8', 's32'), ('bf16', 'bf16', 'f32'))
@@ -66,7 +66,7 @@ def read_types(text: str) -> tuple[str, str, str]:
 
 
 def read_workload(problem: Problem, dt: str) -> Workload:
-    """Return `problem` with the element types that the text `dt` names.
+    """Return a Workload: `problem` with the element types that the text `dt` names.
 
     `dt` is as in `read_types`, or "tf32" (f32 with operands rounded to tf32), or "f16sums" (f16 accumulated in f16).
 
@@ -83,8 +83,8 @@ def read_workload(problem: Problem, dt: str) -> Workload:
 
 
 def read_problem(text: str) -> Problem:
-    """Return the problem that `text` describes. It is a GEMM if the text begins with a digit, such as 128x64:64x96;
-    otherwise a convolution, such as mb1ic64ih56oc64oh56kh3ph1.
+    """Return the problem that `text` describes: a GEMM if `text` begins with a digit, such as 128x64:64x96; otherwise a
+    convolution, such as mb1ic64ih56oc64oh56kh3ph1.
     """
     return parse_matmul(text) if text[:1].isdigit() else parse_conv(text)
 
@@ -107,8 +107,8 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names (left, right, result) of the element types in kernels. They are those of `types`, with i instead of
-        s for integers: i8 for s8.
+        """The names (left operand, right operand, result) of the element types in kernels: those of `types`, with i
+        instead of s for integers (i8 for s8).
         """
         return tuple(_NAMES.get(name, name) for name in self.types)
 
@@ -138,14 +138,15 @@ class Workload:
 
     @cached_property
     def kernel(self) -> tuple[Any, dict[str, int]]:
-        """The kernel that computes the problem, with the sizes to compile it for: (kernel, {size name: number}). It is
-        cached.
+        """The kernel that computes the problem, with the sizes to compile it for: (kernel, {size name: number}). The
+        pair is cached.
         """
         return self._make_kernel()
 
     def _make_kernel(self) -> tuple[Any, dict[str, int]]:
         """Return (kernel, {size name: number}): a GEMM or convolution kernel for this problem, not compiled, and the
-        sizes to compile it for. Raise `ArgumentError` if the operand types differ, or if an extent is 0.
+        sizes to compile it for. Raise `ArgumentError` if the operand types differ, if an extent is 0, or if both
+        operands of a GEMM are repeated along a batch axis.
         """
         left, right, result = self.names
         if left != right:
@@ -182,8 +183,8 @@ class Workload:
     def _batch_axes(self) -> tuple[list[tuple[int, int, int]], int]:
         """The batch axes and M of a GEMM: ([(extent in A, extent in B, extent in the result) for each batch axis], M).
 
-        Axes of extent 1 are left out. If all GEMMs share B, the list is empty, and M is the number of rows of all GEMMs
-        together. Raises `ArgumentError` if both operands are repeated along an axis.
+        Axes of extent 1 are left out. If B, and only B, is repeated along all axes, the list is empty, and M is the
+        total number of rows of all GEMMs. Raise `ArgumentError` if both operands are repeated along an axis.
         """
         p = self.problem
         assert isinstance(p, MatmulProblem)
@@ -198,23 +199,23 @@ class Workload:
         return axes, p.m
 
     def compiled(self, plan: str | None = None, target: str = "cpu", required: Required = Required.NOTHING) -> Compiled:
-        """Return the problem's kernel compiled for `target`, with its second operand constant (packed once).
+        """Return the problem's kernel compiled for `target`. Its second operand is constant (packed once).
 
         `plan` is the text of the plan, or @FILE (None: the best plan). `required` has the properties that the plan must
-        have, such as Required.FAST; raise `NoAtoms` or `SlowPlan` if it lacks one.
+        have, such as Required.FAST; raise `NoAtoms` or `SlowPlan` if the plan lacks one.
         """
         return self._kernel_for(plan, target=target, required=required)
 
     def planned(self, machine: Machine, plan: str | None = None) -> Compiled:
-        """Return the problem's kernel planned for `machine`, without machine code. `plan` is the text of the plan, or
-        @FILE (None: the best plan).
+        """Return the problem's kernel planned for `machine`, without machine code. Its second operand is constant
+        (packed once). `plan` is the text of the plan, or @FILE (None: the best plan).
         """
         return self._kernel_for(plan, machine=machine)
 
     def _kernel_for(self, plan: str | None, **target_options: Any) -> Compiled:
-        """Return the problem's kernel with its second operand constant (packed once). `plan` is the text of the plan,
-        or @FILE (None: the best plan); `target_options` are the other options of `kernel_for`, such as `target` or
-        `machine`.
+        """Return the problem's kernel, compiled or only planned, with a constant second operand (packed once). `plan`
+        is the text of the plan, or @FILE (None: the best plan); `target_options` are the other options of `kernel_for`,
+        such as `target` or `machine`.
         """
         from tilewright.compiler.native import kernel_for
 
@@ -223,10 +224,10 @@ class Workload:
         return kernel_for(kernel, sizes, plan=plan_text(plan), constant=[second_operand], **target_options)
 
     def factors(self, kernel: Compiled) -> tuple[DType, DType]:
-        """Return the two operand types of the multiplication atom that the compiled `kernel` uses.
+        """Return the element types (of A, of B) of the multiplication atom that the compiled `kernel` uses.
 
-        They differ from the problem's types if operands are converted first. If the plan has no atom, they are the
-        problem's.
+        They differ from the problem's types if operands are converted first. If the plan has no atom, return the
+        problem's types.
         """
         from tilewright.ir.dtypes import element_type
 
@@ -240,7 +241,7 @@ class Workload:
         """Return {argument name: array} for the kernel: random operands drawn from `rng`, and a result filled with NaN,
         or with an extreme value for integers.
 
-        With `exact`, the operands are small integers, whose sums have no rounding error; otherwise they are real
+        With `exact`, the operands are small integers, of which sums have no rounding error; otherwise they are real
         numbers.
         """
         p = self.problem
@@ -266,7 +267,7 @@ class Workload:
 
     def reference(self, arrays: Arrays) -> Array:
         """Return the expected result for the operands in `arrays` ({argument name: array}): in float64, or exactly for
-        integers.
+        integers. The result in `arrays` is not read.
         """
         p = self.problem
         first, second, _ = arrays.values()
@@ -276,7 +277,7 @@ class Workload:
 
     def bound(self, arrays: Arrays, exact: Array) -> Array:
         """Return an array with the largest error that rounding explains for each element of the result. `arrays` is
-        {argument name: array}, `exact` the reference result for it.
+        {argument name: array}, `exact` the reference result for these operands.
         """
         magnitude = self.reference({name: np.abs(array) for name, array in arrays.items()})
         if self.accumulate is not None:
@@ -341,9 +342,7 @@ def plan_text(plan: str | None) -> str | None:
 
 
 def known_target(target: str) -> None:
-    """Raise `ArgumentError` unless the text `target` names a target of the compiler, or the interpreter; otherwise do
-    nothing.
-    """
+    """Raise `ArgumentError` unless the text `target` names a target of the compiler, or the interpreter."""
     from tilewright.targets.names import GPU, INTERPRETER
     from tilewright.targets.registry import check_target
 

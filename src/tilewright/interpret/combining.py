@@ -26,13 +26,13 @@ _COMBINE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximu
 
 
 def mma(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute an `mma` and return its result, a tile: the accumulator plus the sum of products A*B, in the
-    accumulator's wide type.
+    """Execute an `mma` and return its result, a tile: the accumulator plus the sum of products A*B. The tile also keeps
+    the sums before rounding, in the wide type of the accumulator.
 
-    Products are summed over the dimensions that both operands have and the accumulator lacks. Attribute `blocks` makes
-    a grouped product: the accumulator's last dimension and the last reduced dimension consist of that many blocks, and
-    only blocks with the same number are multiplied. With attribute `accumulate`, the sum is rounded after each product.
-    Raise ExecutionError if a dimension that only one of the three tiles has covers more than one coordinate now.
+    Products are summed over the dimensions that A and B have and the accumulator lacks. With the attribute `blocks`,
+    the product is block-diagonal (see `_products`). With the attribute `accumulate`, the sum is rounded after each
+    product, and no wide sums are kept. Raise ExecutionError if a dimension that only one of the three tiles has covers
+    more than one coordinate now.
     """
     a, b, acc = run.tiles(op)
     parts = common_parts([a, b, acc])
@@ -99,11 +99,11 @@ def _products(
 
 
 def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tuple[Expr, ...]) -> Array:
-    """Return the contraction of two arrays, as np.einsum would: dimensions that both have and `out` lacks are summed.
+    """Return the contraction of two arrays, as np.einsum would: dimensions that both arrays have and `out` lacks are
+    summed.
 
-    `dims` are the dimensions of each array, `out` those of the result. There is one matrix product for each coordinate
-    of the dimensions that all three have. A dimension that only one array has, and `out` lacks, must have extent 1; it
-    is dropped.
+    `dims` are the dimensions of each array, `out` those of the result, in order. A dimension that only one array has,
+    and `out` lacks, must have extent 1; it is dropped.
     """
     a, b = dims
     batch = [d for d in out if d in a and d in b]
@@ -113,8 +113,8 @@ def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tu
     widths = [prod(sizes[d] for d in group) for group in (rows, summed, columns)]
 
     def matrices(array: Array, of: tuple[Expr, ...], first: list[Expr], second: list[Expr]) -> Array:
-        """Return `array`, whose dimensions are `of`, as an array of matrices with shape (*batch, size of `first`, size
-        of `second`), where `first` and `second` are groups of dimensions.
+        """Return `array`, which has the dimensions `of`, as an array of matrices with shape (*batch, size of `first`,
+        size of `second`), where `first` and `second` are groups of dimensions.
         """
         unit_axes = tuple(n for n, d in enumerate(of) if d not in (*batch, *first, *second))  # they are one wide
         remaining = [d for n, d in enumerate(of) if n not in unit_axes]
@@ -129,7 +129,7 @@ def _contracted(arrays: list[Array], dims: tuple[tuple[Expr, ...], ...], out: tu
 
 
 def _sum_with_rounding(a: TileValue, b: TileValue, acc: TileValue, parts: dict[Expr, tuple[int, int]]) -> TileValue:
-    """Return the result of an `mma` in the accumulator's own type: the sum is rounded after each product is added.
+    """Return the result of an `mma` in the accumulator's element type: the sum is rounded after each product is added.
 
     Products are added in ascending order of the reduced coordinates, so the result does not depend on a loop's tile
     size. `parts` is {dimension: (first, end)}, the coordinates to compute.
@@ -147,10 +147,11 @@ def _sum_with_rounding(a: TileValue, b: TileValue, acc: TileValue, parts: dict[E
 
 
 def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `sum`, `prod`, `max` or `min` and return its result, a tile: all operands combined along a dimension.
+    """Execute a `sum`, `prod`, `max` or `min` and return its result, a tile: all operands combined along a dimension,
+    and with one another.
 
-    With attribute `acc`, the last operand is an accumulator that is combined too. Raise ExecutionError for a `max` or
-    `min` of no elements.
+    With the attribute `acc`, the last operand is an accumulator, which is not reduced but combined with the result.
+    Raise ExecutionError for a `max` or `min` of no elements.
     """
     tiles = run.tiles(op)
     accumulator_tile = tiles.pop() if op.attrs.get("acc") else None
@@ -180,8 +181,8 @@ def reduce(run: Run, op: Op) -> tuple[TileValue, ...]:
 def scan(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a scan along a dimension and return its result, a tile: the running sum, product, maximum or minimum.
 
-    A second operand is a start value that is combined with every element. If it has the scanned dimension too, only its
-    last element along that counts.
+    A second operand is a start value that is combined with every element. If the start value has the scanned dimension
+    too, only its last element along that dimension is used.
     """
     tile, *start = run.tiles(op)
     axis = tile.dims.index(op.attrs["dim"])
@@ -207,8 +208,8 @@ def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `topk` and return two tiles: the largest elements along a dimension in descending order, and their
     indices.
 
-    Attribute `count` is the number of elements to return; raise an error if the tile has fewer along the dimension. The
-    lower index wins a tie; NaN counts as the largest.
+    The attribute `count` is the number of elements to return; raise a DimensionMismatch if the tile has fewer along the
+    dimension. Of equal elements, the one with the lower index comes first; NaN is the largest.
     """
     (tile,) = run.tiles(op)
     values, places = op.results
@@ -232,7 +233,9 @@ def topk(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def _tf32(array: Array) -> Array:
-    """Return `array`, f32 numbers, rounded to the 10 fraction bits of TF32; infinities and NaN stay."""
+    """Return `array`, f32 numbers, rounded to the 10 fraction bits of TF32, to nearest even; infinities and NaN are
+    unchanged.
+    """
     bits = array.astype(np.float32).view(np.uint32)
     rounded = bits + 0xFFF + ((bits >> 13) & 1)
     return np.where(np.isfinite(array), (rounded & 0xFFFFE000).view(np.float32), array)

@@ -24,12 +24,12 @@ _EFFECTS = ("write", "atomic_add", "atomic_min", "atomic_max", "set_symbol", "de
 
 
 def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a loop over tiles of an axis: its body for each tile in order. Return the values that it carries at the
-    end.
+    """Execute a loop over tiles of an axis: run the body for each tile in order. Return the final carried values.
 
-    One tile covers the whole axis if the tile size does not affect the result. With attribute `start` it is a while
-    loop. Raise ExecutionError if the loop needs a tile size and has none, or if two tile sizes give different results
-    although the author promised by `any_tile` that all are equal.
+    One tile covers the whole axis if the tile size does not affect the result. With the attribute `start` it is a while
+    loop. Raise ExecutionError if the loop needs a tile size and has none. Raise it too if the author promised by
+    `any_tile` that the results are equal for all tile sizes, but two tile sizes give different results; a loop with
+    side effects is not tested.
     """
     if op.attrs.get("start"):
         return _while_loop(run, op)
@@ -59,11 +59,11 @@ def iterate(run: Run, op: Op) -> tuple[TileValue, ...]:
 def _run_tiles(
     run: Run, op: Op, axis: Expr, tiles: list[tuple[int, int]], carried: list[TileValue]
 ) -> tuple[TileValue, ...]:
-    """Execute the body of the loop `op` for each range (first, end) in `tiles` of `axis`, and return the carried
+    """Execute the body of the loop `op` for each range (first, end) in `tiles` of `axis`, and return the final carried
     values.
 
-    `carried` are the values at the start. Empty ranges are skipped. Raise ExecutionError if a carried value has the
-    dimension `axis`.
+    `carried` are the initial carried values. Empty ranges are skipped. Set `run.parts[axis]` and `run.iteration[axis]`
+    for the body. Raise ExecutionError if a carried value has the dimension `axis`.
     """
     (body,) = op.blocks
     outer_part = run.parts.get(axis)
@@ -90,11 +90,11 @@ def _run_tiles(
 
 
 def _check_any_tile(run: Run, op: Op, axis: Expr, first: int, size: int, carried: list[TileValue]) -> None:
-    """Raise ExecutionError if the loop `op` gives different results, beyond rounding, for two tile sizes: all and half
-    of the axis.
+    """Raise ExecutionError if the loop `op` gives different results, beyond rounding, for two tile sizes: the whole
+    axis and half of it.
 
-    The author promised by `any_tile` that there are none. The loop runs over coordinates `first` to `size` of `axis`;
-    `carried` are its values at the start.
+    The author promised by `any_tile` that the results are equal. The loop runs over coordinates `first` to `size` of
+    `axis`; `carried` are the initial carried values.
     """
     half = max(1, (size - first + 1) // 2)
     results = [
@@ -114,10 +114,10 @@ def _check_any_tile(run: Run, op: Op, axis: Expr, first: int, size: int, carried
 
 
 def _while_loop(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a while loop: its body as long as its condition holds. Return the values that it carries at the end.
+    """Execute a while loop: run the body as long as the condition holds. Return the final carried values.
 
-    The first operand is the axis's start value; the body must set the axis by set_symbol, else ExecutionError is
-    raised.
+    The first operand is the start value of the axis. Raise ExecutionError if the body does not set the axis by
+    set_symbol.
     """
     start, *carried = run.tiles(op)
     axis: Any = op.attrs["axis"]
@@ -141,9 +141,9 @@ def _while_loop(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def _holds(run: Run, op: Op, carried: list[TileValue]) -> bool:
-    """Evaluate the condition of the while loop `op` for its carried values, and return whether it holds.
+    """Return True if the condition of the while loop `op` holds for the carried values `carried`.
 
-    GET_ITER_ARG(n) in the condition stands for the carried value number n; these symbols are bound in `run`.
+    GET_ITER_ARG(n) in the condition stands for the carried value number n; these symbols are bound in `run.bound`.
     """
     for number, tile in enumerate(carried):
         run.bound[symbol(f"GET_ITER_ARG_{number}")] = tile
@@ -151,10 +151,11 @@ def _holds(run: Run, op: Op, carried: list[TileValue]) -> bool:
 
 
 def conditional(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a conditional and return its results: the values of its body where the condition holds, and the `else`
-    values (its further operands) elsewhere.
+    """Execute a conditional and return its results: the results of the body where the condition holds, and the `else`
+    values (the operands after the condition) elsewhere.
 
-    The body is executed, once, if the condition holds for any element; its writes are masked by the condition.
+    The body is executed once if the condition holds for any element, otherwise not at all; its writes are masked by the
+    condition.
     """
     (body,) = op.blocks
     if "when" in op.attrs:

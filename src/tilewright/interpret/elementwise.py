@@ -38,7 +38,8 @@ def _shift_left(a: Array, b: Array) -> Array:
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
-    """Return a*b + c, elementwise, in the type of the arguments; f32 and f64 are rounded once, other types twice.
+    """Return a*b + c, elementwise, in the type of the arguments; f32 and f64 are rounded once, other types after the
+    product and after the sum.
 
     >>> third = np.float32(1 / 3)
     >>> float(fused(third, np.float32(3), np.float32(-1))), float(third * np.float32(3) - np.float32(1))
@@ -60,9 +61,7 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 
 def _fused_double(a: float, b: float, c: float) -> float:
-    """Return a*b + c for Python floats, rounded once: it is computed by rational arithmetic. Infinities and NaN are
-    allowed.
-    """
+    """Return a*b + c for Python floats, rounded once. Infinities and NaN are allowed."""
     if not np.isfinite([a, b, c]).all():
         return a * b + c
     exact = Fraction(a) * Fraction(b) + Fraction(c)

@@ -38,8 +38,8 @@ _compiled: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
     """Return the value of the integer expression `e` for `values`, {symbol name: int or numpy array}; arrays broadcast.
 
-    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero. An exact division a
-    / b is not checked: it is computed as a // b.
+    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero for a division by 0.
+    Exactness is not checked: an exact division a / b is computed as a // b.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -61,9 +61,9 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def names_in(e: Expr) -> tuple[str, ...]:
-    """Return the names of the symbols on which the integer expression `e` depends, sorted; the result is cached.
+    """Return the names of the symbols on which the integer expression `e` depends, sorted. The result is cached.
 
-    For a symbol with a definition, the names of the symbols in its definition are returned instead of its own.
+    A symbol with a definition (by `let`) is replaced by the symbols on which the definition depends.
     """
     names: set[str] = set()
     for s in e.symbols:
@@ -73,16 +73,17 @@ def names_in(e: Expr) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def names_in_all(expressions: tuple[Expr, ...]) -> tuple[str, ...]:
-    """Return the names of the symbols on which any of the integer `expressions` depends, each once; the result is
-    cached.
+    """Return the names of the symbols on which any of the integer `expressions` depends, each once, in order of first
+    use. The result is cached.
     """
     return tuple(dict.fromkeys(name for e in expressions for name in names_in(e)))
 
 
 def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """Compile the expression `e` to a Python function and return (function, names of its arguments); cache both.
+    """Compile the expression `e` to a Python function and return (function, names of its arguments). Store both in the
+    cache `_compiled`.
 
-    The arguments are the values of the symbols in `e`, sorted by name.
+    The arguments are the values of the symbols on which `e` depends (see `names_in`), sorted by name.
     """
     names: set[str] = set()
     source = _python_source(e, names)
@@ -92,8 +93,8 @@ def _compile(e: Expr) -> tuple[Callable[..., Any], tuple[str, ...]]:
 
 
 def _function(source: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function of the values of the symbols `names`, in this order, that computes the Python expression
-    `source`.
+    """Return a Python function that computes the Python expression `source`. Its arguments are the values of the
+    symbols `names`, in this order; `source` calls the value of symbol m s_m.
     """
     arguments = ", ".join(f"s_{name}" for name in names)  # a symbol may be called `in`
     known = {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero}
@@ -123,8 +124,8 @@ class Separated:
     """From the values of `names`, in this order, to the number of each expression."""
 
     def numbers(self, values: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Return, for each expression, the part that does not depend on the axes, as an int; `values` is {symbol name:
-        value}.
+        """Return, for each expression, the sum of the terms that do not depend on the axes, as an int; `values` is
+        {symbol name: value}.
 
         Return None if a value is missing or an array, or if a divisor is 0 (`evaluated` then reports the fault).
         """
@@ -140,8 +141,8 @@ class Separated:
 
 @lru_cache(maxsize=1024)
 def separated(expressions: tuple[Expr, ...], axes: tuple[str, ...]) -> Separated | None:
-    """Return `expressions` split into terms in the symbols named `axes`, and a number that the other symbols and the
-    constant give.
+    """Return each of `expressions` split into terms in the symbols named `axes`, and a number that depends only on
+    other symbols.
 
     Return None if a term depends on both, such as i*j or (i + j) // 2 for the axis i. The result is cached.
 
@@ -168,24 +169,26 @@ def separated(expressions: tuple[Expr, ...], axes: tuple[str, ...]) -> Separated
 
 
 def _sum_of(e: Expr) -> tuple[int, Terms]:
-    """Return (constant, terms) of the expression `e` as a sum; one that is no sum is its own single term."""
+    """Return (constant, terms) of the expression `e` as a sum of terms (expression, coefficient). An expression that is
+    no sum is a single term.
+    """
     if isinstance(e, Const):
         return e.value, ()
     return (e.constant, e.terms) if isinstance(e, Sum) else (0, ((e, 1),))
 
 
 def _values_text(names: tuple[str, ...], values: Mapping[str, Any]) -> str:
-    """Return the values of the symbols `names` that are ints as text for a message, such as ", where m = 3"; "" if
-    none.
+    """Return text for a message, such as ", where m = 3": the ints among the values of the symbols `names`; "" if there
+    are none. `values` is {symbol name: value}.
     """
     shown = ", ".join(f"{name} = {values[name]}" for name in names if isinstance(values[name], int))
     return f", where {shown}" if shown else ""
 
 
 def _require_nonzero(b: Any) -> Any:
-    """Return the divisor `b` unchanged; raise ZeroDivisionError if it is an array with a zero.
+    """Return the divisor `b` unchanged; raise ZeroDivisionError if `b` is an array with a zero.
 
-    Python raises that error itself for ints.
+    For ints, Python's division raises that error.
     """
     if isinstance(b, np.ndarray) and not b.all():
         raise ZeroDivisionError
@@ -203,8 +206,8 @@ def _max(*args: Any) -> Any:
 
 
 def _fold(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> Any:
-    """Return f(f(a, b), c) and so on for `function` f and `args` a, b, c, ...: the arguments combined from left to
-    right.
+    """Return the ints or arrays `args` combined by `function` from left to right: f(f(a, b), c) for the function f and
+    a, b, c.
     """
     total = args[0]
     for a in args[1:]:
@@ -216,9 +219,10 @@ _SIGNS: dict[type[Expr], str] = {FloorDiv: "//", Mod: "%", Exact: "//", Xor: "^"
 
 
 def _python_source(e: Expr, names: set[str]) -> str:
-    """Return Python source that evaluates `e`, in which the value of symbol m is s_m: "(2*s_m + 1)".
+    """Return Python source that evaluates `e`, in which the value of symbol m is s_m: "(2*s_m + 1)". Add the names of
+    the symbols (here "m") to the set `names`.
 
-    Also add the names of its symbols to the set `names`. A symbol with a definition is replaced by that.
+    A symbol with a definition is replaced by the definition.
     """
     if isinstance(e, Const):
         return f"({e.value})"

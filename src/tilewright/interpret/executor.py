@@ -39,9 +39,10 @@ def execute(
 ) -> None:
     """Run the tile program on `arguments`, {argument: numpy array or number}; arrays of outputs are written in place.
 
-    `symbols` is {symbol: value}; `derived` is {symbol: expression} of symbols that depend on the workgroup. `logs`
-    receives what debug_log records; None: nothing is recorded. With `lenient`, symbols that set_symbol sets may lie
-    outside their range.
+    `symbols` is {symbol: value}; `derived` is {symbol: expression} for symbols that depend on the workgroup. The tiles
+    of `debug_log` operations are added to `logs`, {label: {"value": array}} (None: not recorded). With `lenient`,
+    symbols that set_symbol sets may be outside their range. Raise an ExecutionError if an operation is invalid at run
+    time, such as a read out of bounds.
     """
     run = Run(program, HANDLERS, dict(symbols), logs, dict(derived or {}), lenient=lenient)
     for value, argument in arguments.items():

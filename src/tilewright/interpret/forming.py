@@ -46,10 +46,10 @@ def elementwise(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def cast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `cast`: return the tile with its numbers converted to another element type.
+    """Execute a `cast`: return the tile with its elements converted to another element type.
 
-    Floats are rounded to nearest even. For an integer type they are rounded towards zero and clamped to its range, and
-    NaN becomes 0.
+    Floats are rounded to nearest even. Floats become integers by truncation, clamped to the range of the integer type,
+    and NaN becomes 0. Integers wrap.
     """
     (tile,) = run.tiles(op)
     dtype = op.attrs["dtype"]
@@ -79,7 +79,7 @@ def bitcast(run: Run, op: Op) -> tuple[TileValue, ...]:
 def _same_bits(array: Array, dtype: dtypes.DType, to: dtypes.DType) -> Array:
     """Return `array`, of type `dtype`, with its bits reinterpreted as elements of type `to`.
 
-    Two 4-bit elements are packed in a byte, the first one in the lower half.
+    Two 4-bit elements are packed in a byte, the first element in the lower half.
     """
     if 4 not in (dtype.bits, to.bits) or dtype.bits == to.bits:
         return array.view(to.numpy)
@@ -101,7 +101,7 @@ def repeat(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def broadcast(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `broadcast` or `permute`: return the tile repeated over more dimensions, or with its dimensions
+    """Execute a `broadcast` or `permute`: return the tile repeated along more dimensions, or with its dimensions
     reordered.
     """
     (tile,) = run.tiles(op)
@@ -116,7 +116,7 @@ def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `reshape`: return the tile's elements over other dimensions, in the same order (last dimension
     fastest).
 
-    Raise ExecutionError if the number of elements differs.
+    Raise ExecutionError if the numbers of elements differ.
     """
     (tile,) = run.tiles(op)
     kind: TileType = op.results[0].type
@@ -127,8 +127,8 @@ def reshape(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def select(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `select`: return a tile with elements of the second operand where the first one holds, else of the
-    third.
+    """Execute a `select`: return a tile with elements of the second operand where the first operand holds, otherwise of
+    the third.
     """
     tiles = run.tiles(op)
     kind: TileType = op.results[0].type
@@ -143,7 +143,7 @@ def select(run: Run, op: Op) -> tuple[TileValue, ...]:
 def extract(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute an `extract`: return one element of a tile, at the indices `offset`, as a tile without dimensions.
 
-    A single offset counts elements in row-major order.
+    A single offset is the element's position in row-major order.
     """
     (tile,) = run.tiles(op)
     offsets = [run.number(e, op) for e in op.attrs["offset"]]

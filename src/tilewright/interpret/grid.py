@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # `is_grid` is also called for kernels that are never interpr
 def is_grid(program: Program) -> bool:
     """True if the tile program is a grid program: its workgroup and tile constraints affect its result.
 
-    That is so if it uses workgroup ids, shared memory, or explicit starts or iteration counts; if constraints tile a
-    dimension that one side of an operation lacks; or if a while loop starts at different values for different elements,
-    so that each workgroup ends its loop on its own.
+    It is one if it uses workgroup ids, shared memory, explicit starts or iteration counts, or a fixed number of
+    workgroups. It is one too if constraints tile a dimension that only some operands of an operation have, or if a
+    while loop starts at different values for different elements, so that each workgroup ends its loop separately.
     """
     for record in program.records:
         if record.name == "grid" or "iters" in record.attrs or "start" in record.attrs:
@@ -40,7 +40,7 @@ def is_grid(program: Program) -> bool:
 
 
 def _expressions(attrs: Mapping[str, Any]) -> Iterator[Expr]:
-    """Yield the integer expressions among the attribute values `attrs`, {name: value}, also inside nested tuples."""
+    """Yield the integer expressions among the values of `attrs`, {attribute name: value}, also inside nested tuples."""
     for value in attrs.values():
         if isinstance(value, Expr):
             yield value
@@ -59,7 +59,7 @@ def _uses_workgroup_id(e: Expr) -> bool:
 
 
 def refuse_threads(program: Program) -> None:
-    """Raise OutOfScope if the program uses a thread id, since tile programs have no threads; else return nothing."""
+    """Raise OutOfScope if the program uses a thread id: tile programs have no threads."""
     for op in [*program.records, *program.walk()]:
         for e in _expressions(op.attrs):
             for s in e.symbols:
@@ -70,9 +70,9 @@ def refuse_threads(program: Program) -> None:
 def workgroups(program: Program, run: Run) -> Iterator[tuple[tuple[int, ...] | None, Mapping[int, int]]]:
     """Yield (ids, counts) for the workgroups to run, in ascending order, first grid dimension fastest.
 
-    `ids` has a workgroup's id along each grid dimension. `counts` is {grid dimension: how many workgroups run as one
-    from this id on}, empty where each runs alone; those after the first are not yielded. A program that is no grid
-    program yields (None, {}) once.
+    `ids` has a workgroup's id along each grid dimension. `counts` is {grid dimension: number of workgroups, from this
+    id on, that run as one}; a dimension without an entry has 1. Only the first of the workgroups that run as one is
+    yielded. Yield (None, {}) once if the program is no grid program.
     """
     if not is_grid(program):
         yield None, {}

@@ -24,10 +24,10 @@ _RESHAPING = ("reshape", "bitcast", "extract", "repeat")
 
 
 def joined(program: Program, run: Run, counts: list[int]) -> dict[int, int]:
-    """Return {grid dimension: number of workgroups along it that the executor runs as one}.
+    """Return {grid dimension: number of workgroups along this dimension that the executor runs as one}.
 
-    The result is the same as if each ran alone. Grid dimensions along which each does are left out. `counts` is the
-    number of workgroups along each grid dimension. Joined tiles have at most `MOST` elements.
+    The result is the same as if each workgroup ran alone. Grid dimensions with the number 1 are left out. `counts` is
+    the number of workgroups along each grid dimension. Joined tiles have at most `MOST` elements.
     """
     joined_counts: dict[int, int] = {}
     if any(op.name in _IN_ORDER for op in program.walk()) or _reads_what_it_writes(program):
@@ -49,17 +49,17 @@ def joined(program: Program, run: Run, counts: list[int]) -> dict[int, int]:
 
 
 def _reads_what_it_writes(program: Program) -> bool:
-    """True if the program has a `read` of memory that it also has a `write` to."""
+    """True if some memory has both a `read` and a `write` in the program."""
     read = {op.operands[0] for op in program.walk() if op.name == "read"}
     return any(op.operands[1] in read for op in program.walk() if op.name == "write")
 
 
 def _joinable_dim(program: Program, grid: int) -> Symbol | None:
-    """Return the tensor dimension that workgroups along grid dimension number `grid` divide, if they may run as one.
+    """Return the tensor dimension that workgroups along grid dimension number `grid` divide, if these workgroups may
+    run as one; otherwise None.
 
-    Return None if they may not. Three conditions must hold: every operation is elementwise along the dimension; exactly
-    one workgroup constraint is along the grid dimension, without start, count or `primary=False`; and the program does
-    not use the workgroup id.
+    Three conditions must hold. Every operation is elementwise along the dimension. Exactly one workgroup constraint is
+    along the grid dimension, without start, count or `primary=False`. The program does not use the workgroup id.
     """
     constraints = [r for r in program.records if r.name == "workgroup" and r.attrs["grid"] == grid]
     if len(constraints) != 1 or any(name in constraints[0].attrs for name in ("start", "iters", "primary")):
@@ -79,12 +79,12 @@ def _symbols(op: Op) -> set[Symbol]:
 
 
 def _is_elementwise_along(op: Op, dim: Symbol) -> bool:
-    """True if `op` itself combines no elements of different coordinates along the dimension `dim`; its blocks are not
-    examined.
+    """True if `op` combines no elements of different coordinates along the dimension `dim`. Operations inside the
+    blocks of `op` are not examined.
 
     It is also True if no tile of `op` has the dimension, except for a loop over `dim`, a while loop, and a set_symbol
-    of `dim`. In doubt it is False, as for a reshape, or a mapped write none of whose coordinates is the index along
-    `dim` itself.
+    of `dim`. In doubt it is False, as for a reshape, or for a mapped write in which no coordinate is the index along
+    `dim`.
     """
     tile_types = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, TileType)]
     if any(dim in d.symbols and d is not dim for kind in tile_types for d in kind.dims):
@@ -111,7 +111,8 @@ def _is_elementwise_along(op: Op, dim: Symbol) -> bool:
 def _largest_tile(program: Program, run: Run) -> int:
     """Return the number of elements of the largest tile that one workgroup computes.
 
-    A dimension counts with its tile size if a constraint gives one, also inside loops, else with its whole extent.
+    The extent along a dimension is the tile size that a workgroup or tiling constraint gives, otherwise the extent of
+    the dimension.
     """
     tiles: Mapping[Expr, Expr] = {
         r.attrs["dim"]: r.attrs["tile"]

@@ -13,7 +13,7 @@ from tilewright.interpret import lane_order
 from tilewright.interpret.block.memory import at_line, box
 from tilewright.interpret.block.worker import Agent, Copying, Steps
 from tilewright.interpret.evaluation import evaluated
-from tilewright.interpret.loop_waves import barrier_of, landed, near
+from tilewright.interpret.loop_waves import barrier_of, landed, shared_elements
 from tilewright.ir.core import Op
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,10 +22,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def copy_lanes(agent: Agent, op: Op) -> Steps:
     """Start a `copy_lanes` of the wave `agent`: each lane asynchronously copies a contiguous run to shared memory.
 
-    The copy is done later, when the scheduler chooses; the next `land` names the barrier that waits for it. A lane for
-    which the attribute `when` is false copies nothing; an element for which `inside` is false becomes zero. Raise
-    OutOfBoundsFault if any other element lies outside of the source tensor, and ProtocolFault if a lane's elements are
-    no aligned run. A generator that yields where other waves may run.
+    The copy is executed later, when the scheduler chooses; the next `land` names the barrier that waits for the copy. A
+    lane for which the attribute `when` is false copies nothing; an element for which `inside` is false becomes zero.
+    Raise OutOfBoundsFault if another element is outside of the source tensor, and ProtocolFault if a lane's elements
+    are no aligned run. A generator that yields where other waves may run.
     """
     yield None
     tensor, shared = (agent.handles[v] for v in op.operands)
@@ -33,7 +33,7 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
     values = {**agent.values, **lanes}
 
     def every(name: str) -> Array:
-        """Return the condition that attribute `name` gives for each (lane, value); True everywhere without the
+        """Return the condition in the attribute `name` as a mask for each (lane, value); True everywhere without the
         attribute.
         """
         condition = np.asarray(evaluated(op.attrs[name], values)) != 0 if name in op.attrs else np.ones((), bool)
@@ -48,12 +48,14 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
             f"{tensor.buffer.data.size}",
             op.loc,
         )
-    target_elements = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0], active)
-    _require_whole_runs(agent, op, source_elements, target_elements, active, in_bounds)
+    target_elements = shared_elements(agent, op, shared, op.attrs["over"], op.attrs["at"][0], active)
+    _require_whole_runs(op, source_elements, target_elements, active, in_bounds)
     clock = agent.clock.fork()
 
     def finish() -> None:
-        """Copy the active elements, with zeros for those out of bounds; the scheduler calls this at some later time."""
+        """Copy the active elements, with zeros for elements out of bounds. The scheduler calls this function at some
+        later time.
+        """
         values = np.zeros(shape, tensor.buffer.data.dtype)
         copied = active & in_bounds
         values[copied] = tensor.buffer.read(source_elements[copied], clock, op)
@@ -66,14 +68,14 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
 
 
 def _require_whole_runs(
-    agent: Agent, op: Op, source_elements: Array, target_elements: Array, active: Array, in_bounds: Array
+    op: Op, source_elements: Array, target_elements: Array, active: Array, in_bounds: Array
 ) -> None:
     """Raise ProtocolFault unless each lane copies one contiguous, aligned run of elements, in the source and in the
     target.
 
     All arrays are indexed [lane, value]. `source_elements` and `target_elements` are element numbers. `active` marks
-    the elements that are copied: all of a lane or none. `in_bounds` marks those inside the source; only a run's last
-    elements may be outside. `agent` is not used.
+    the elements that are copied: all elements of a lane or none. `in_bounds` marks the elements inside the source; only
+    the last elements of a run may be outside.
     """
     count = source_elements.shape[1]
     step = np.arange(count)
@@ -91,8 +93,8 @@ def _require_whole_runs(
 
 
 def land(agent: Agent, op: Op) -> Steps:
-    """Execute a `land` of the wave `agent`: the current phase of a barrier waits for all per-lane copies that the wave
-    started.
+    """Execute a `land` of the wave `agent`: the current phase of a barrier waits for all per-lane copies of the wave
+    that are in flight. Copies that have finished since the last `land` are ordered before the end of the phase.
 
     A generator that yields where other waves may run.
     """

@@ -33,9 +33,8 @@ class LaneTrace:
 
 
 def _trace(agent: Agent, buffer: Buffer) -> LaneTrace:
-    """Return the LaneTrace of `buffer` in the wave's workgroup: which lane last stored and loaded each element.
-
-    It is created at the first call.
+    """Return the LaneTrace of `buffer` in the workgroup of `agent`: the lanes that last stored and loaded each element.
+    Create it at the first call.
     """
     key = ("lanes", id(buffer.data))
     trace: LaneTrace | None = agent.worker.shared.get(key)
@@ -45,9 +44,8 @@ def _trace(agent: Agent, buffer: Buffer) -> LaneTrace:
 
 
 def _current_interval(agent: Agent) -> int:
-    """Return the number of the current interval between two synchronisations of the wave's lanes.
-
-    A new number is taken at the first call of an interval.
+    """Return the number of the current interval between two synchronisations of the lanes of the wave `agent`. The
+    first call in an interval takes a new number.
     """
     if "time" not in agent.started:
         agent.started["time"] = [next(_TIMES)]
@@ -56,29 +54,27 @@ def _current_interval(agent: Agent) -> int:
 
 
 def meet(agent: Agent) -> None:
-    """Record that the lanes of the wave synchronise: a new interval begins, and no lane is waiting."""
+    """Record that the lanes of the wave `agent` synchronise: a new interval begins, and no lane is waiting."""
     agent.started.pop("time", None)
     agent.started.pop("waited", None)
 
 
 def act(agent: Agent) -> None:
-    """Record that each lane of the wave `agent` acts on its own, so that `require_met` fails until the lanes
+    """Record that each lane of the wave `agent` acts alone. `require_met` then raises an error until the lanes
     synchronise.
     """
     _current_interval(agent)
 
 
 def waited(agent: Agent) -> None:
-    """Record that each lane of the wave `agent` waits for a barrier's phase on its own, and may pass it at another
-    time.
-
-    `require_passed` fails then until the lanes synchronise.
+    """Record that each lane of the wave `agent` waits alone for a barrier's phase, so that lanes may continue at
+    different times. `require_passed` then raises an error until the lanes synchronise.
     """
     agent.started["waited"] = [True]
 
 
 def go_on(agent: Agent) -> None:
-    """Record that all lanes of the wave `agent` execute an instruction together, so that none still waits for a
+    """Record that all lanes of the wave `agent` execute an instruction together, so that no lane still waits for a
     barrier.
     """
     agent.started.pop("waited", None)
@@ -91,10 +87,10 @@ def sync_lanes(agent: Agent, op: Op) -> Steps | None:
 
 
 def require_met(agent: Agent, op: Op) -> None:
-    """Raise RaceFault if lanes of the wave `agent` have acted on their own since they last synchronised.
+    """Raise RaceFault if lanes of the wave `agent` have acted alone since they last synchronised, or if lanes may still
+    wait for a barrier's phase.
 
-    One lane executes `op` for all lanes, so they must have synchronised before: `together` is missing. Also raise it as
-    `require_passed` does.
+    One lane executes `op` for all lanes, so the lanes must have synchronised before: `together` is missing.
     """
     if "time" in agent.started:
         raise RaceFault(
@@ -108,7 +104,7 @@ def require_met(agent: Agent, op: Op) -> None:
 def require_passed(agent: Agent, op: Op) -> None:
     """Raise RaceFault if lanes of the wave `agent` may still wait for a barrier's phase.
 
-    One lane executes `op`, which may let that phase pass, so the lanes must have synchronised before.
+    One lane executes `op`, which may complete the next phase, so the lanes must have synchronised before.
     """
     if "waited" in agent.started:
         raise RaceFault(
@@ -121,8 +117,8 @@ def require_passed(agent: Agent, op: Op) -> None:
 def loaded(agent: Agent, buffer: Buffer, places: Array, active: Array | None, op: Op) -> None:
     """Record that lanes of the wave `agent` load elements of `buffer`, for later checks.
 
-    `places` are the element numbers for each (lane, value); `active` marks those that are loaded (None: all). Raise
-    RaceFault if another lane stored one of them since the lanes last synchronised.
+    `places` are the element numbers for each (lane, value); `active` is a mask of the elements that are loaded (None:
+    all). Raise RaceFault if another lane has stored one of these elements since the lanes last synchronised.
     """
     trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
     _require_same_lane(
@@ -142,8 +138,8 @@ def loaded(agent: Agent, buffer: Buffer, places: Array, active: Array | None, op
 def stored(agent: Agent, buffer: Buffer, places: Array, active: Array | None, op: Op) -> None:
     """Record that lanes of the wave `agent` store elements of `buffer`, for later checks.
 
-    `places` are the element numbers for each (lane, value); `active` marks those that are stored (None: all). Raise
-    RaceFault if another lane loaded or stored one of them since the lanes last synchronised.
+    `places` are the element numbers for each (lane, value); `active` is a mask of the elements that are stored (None:
+    all). Raise RaceFault if another lane has loaded or stored one of these elements since the lanes last synchronised.
     """
     trace, interval, (elements, lane) = _trace(agent, buffer), _current_interval(agent), _flat(places, active)
     _require_same_lane(
@@ -168,9 +164,10 @@ def stored(agent: Agent, buffer: Buffer, places: Array, active: Array | None, op
 
 
 def _flat(places: Array, active: Array | None) -> tuple[Array, Array]:
-    """Return (element numbers, lanes) of the active entries of `places`, as two flat arrays.
+    """Return (element numbers, lanes) of the active entries of `places`, as two flat arrays of equal length.
 
-    `places` are element numbers; its first axis is the lane. `active` is a mask of the same shape; None: all are.
+    `places` are element numbers, with the lane as first axis. `active` is a mask of the same shape (None: all are
+    active).
     """
     lanes = _lanes(places.shape)
     return (places.reshape(-1), lanes.reshape(-1)) if active is None else (places[active], lanes[active])
@@ -178,7 +175,9 @@ def _flat(places: Array, active: Array | None) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def _lanes(shape: tuple[int, ...]) -> Array:
-    """Return the lane of each entry of an array of shape `shape`, whose first axis is the lane; cached."""
+    """Return an array of shape `shape` that holds the lane of each entry: the index along the first axis. The array is
+    cached and read-only.
+    """
     lanes = np.empty(shape, np.int64)
     lanes[...] = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     lanes.setflags(write=False)
@@ -190,8 +189,9 @@ def _require_same_lane(
 ) -> None:
     """Raise RaceFault if another lane accessed one of the elements `at` of `buffer` in the current interval.
 
-    The masks `same_interval` and `other_lane` have one entry per element: whether it was accessed in this interval, and
-    whether by another lane. `does` and `did` are the verbs of the message ("loads", "stored").
+    The masks `same_interval` and `other_lane` have one entry per element: True if the element was accessed in this
+    interval, and True if another lane accessed it last. `does` and `did` are the verbs of the message ("loads",
+    "stored").
     """
     races = same_interval & other_lane
     if races.any():

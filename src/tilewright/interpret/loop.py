@@ -37,7 +37,7 @@ class Vector:
     reading: list[Copying] = field(default_factory=list)
 
     def read(self, op: Op) -> Array:
-        """Return the vector's elements for the operation `op`, one for each lane (or a single number).
+        """Return the vector's elements, indexed by lane (or a single number), for the operation `op`.
 
         Raise UninitialisedFault if the vector was never written, and RaceFault if an asynchronous product may still
         write it.
@@ -48,7 +48,7 @@ class Vector:
 
     def unchecked(self, op: Op) -> Array:
         """Return the vector's elements for an asynchronous product `op`, without a check for other products that write
-        it.
+        the vector.
 
         Raise UninitialisedFault if the vector was never written.
         """
@@ -57,17 +57,17 @@ class Vector:
         return self.data
 
     def write(self, values: Any, op: Op | None = None) -> None:
-        """Set the vector's elements to `values`, which broadcast, and mark it as written.
+        """Set the vector's elements to `values`, which broadcast, and mark the vector as written.
 
-        Raise RaceFault if `op`, the operation that writes, is given and an asynchronous product still uses the vector.
+        If `op`, the operation that writes, is given, raise RaceFault if an asynchronous product still uses the vector.
         """
         if op is not None and (self.writing or self.reading):
             self._require_settled(op, [*self.writing, *self.reading], "changes")
         self.become(values)
 
     def become(self, values: Any) -> None:
-        """Set the vector's elements to `values`, which broadcast, and mark it as written; asynchronous products are not
-        checked.
+        """Set the vector's elements to `values`, which broadcast, and mark the vector as written. Asynchronous products
+        are not checked.
         """
         self.data[...] = values
         self.initialised = True
@@ -76,8 +76,8 @@ class Vector:
         """Record that the asynchronous product `copying` is in flight and writes the vector, or reads it if `writes` is
         False.
 
-        Raise RaceFault if it reads what another product may still write; `op` is the operation that starts it. Products
-        that were waited for are forgotten.
+        Raise RaceFault if it reads the vector while another product may still write it; `op` is the operation that
+        starts the product. Records of products that were waited for are removed.
         """
         if not writes:
             self._require_settled(op, self.writing, "reads")
@@ -96,7 +96,7 @@ class Vector:
             )
 
     def snapshot(self) -> Vector:
-        """Return a copy of the vector, with the same contents, for the deferred end of an iteration.
+        """Return a copy of the vector, with the same contents, for the deferred `finally` block of an iteration.
 
         Asynchronous products in flight are not copied.
         """
@@ -104,9 +104,10 @@ class Vector:
 
 
 def alloc(agent: Agent, op: Op) -> Steps | None:
-    """Execute an `alloc` of the wave `agent`: bind its result to what the attribute `type` says, and return None.
+    """Execute an `alloc` of the wave `agent`: bind its result to a new object of the type in the attribute `type`, and
+    return None.
 
-    That is a list of counting barriers, an uninitialised vector register, or uninitialised flat memory.
+    The object is a list of counting barriers, an uninitialised vector register, or uninitialised flat memory.
     """
     kind = op.attrs["type"]
     if isinstance(kind, BarrierType):
@@ -123,8 +124,8 @@ def _lane_offsets(agent: Agent, op: Op, memory: TensorMemory) -> tuple[Array, Ar
     """Return (elements, active) for a load or store `op` of the wave `agent`: two arrays with an entry for each lane.
 
     `elements` are the element numbers in the buffer of `memory`. `active` is the condition `when` of `op`; None if it
-    holds in all lanes. Raise OutOfBoundsFault if an active lane is out of bounds, and a fault if the memory must not be
-    accessed now.
+    holds in all lanes. Raise OutOfBoundsFault if an active lane is out of bounds, and another InterpreterFault if `op`
+    must not access the memory now.
     """
     shape, lanes = box(op.attrs["over"], op.name)
     active = None
@@ -146,10 +147,11 @@ def _size(memory: TensorMemory) -> int:
 
 
 def _buffer_elements(memory: TensorMemory, element: Array, active: Array, op: Op) -> Array:
-    """Return the element numbers `element` of `memory` (flat memory or a channel's stage) as those of its buffer.
+    """Return the element numbers `element` of `memory` (flat memory or a channel's stage) as element numbers of its
+    buffer: shifted by the start of the stage, and swizzled.
 
-    They are offset to the stage and swizzled. Raise OutOfBoundsFault if one that is `active` is out of bounds, and a
-    fault if `op` must not access the memory now.
+    Raise OutOfBoundsFault if an element that is `active` is out of bounds, and another InterpreterFault if `op` must
+    not access the memory now.
     """
     size = _size(memory)
     if not within(element, size) and (outside := active & ((element < 0) | (element >= size))).any():
@@ -166,7 +168,8 @@ def _buffer_elements(memory: TensorMemory, element: Array, active: Array, op: Op
 def _single_element(agent: Agent, op: Op, memory: TensorMemory) -> Array:
     """Return the buffer element that `op` accesses in `memory`, as an array of one element number.
 
-    Raise OutOfBoundsFault if it is out of bounds.
+    Raise OutOfBoundsFault if the element is out of bounds, and another InterpreterFault if `op` must not access the
+    memory now.
     """
     element = np.asarray([int(evaluated(op.attrs["at"][0], agent.values))])
     return _buffer_elements(memory, element, np.ones(1, bool), op)
@@ -176,8 +179,8 @@ def load(agent: Agent, op: Op) -> Steps:
     """Execute a `load` of the wave `agent`: set the vector, operand 0, to elements of the memory, operand 1, one for
     each active lane.
 
-    Inactive lanes get the number in the attribute `otherwise` (0 without it). A generator that yields where other waves
-    may run.
+    Inactive lanes get the number in the attribute `otherwise` (0 without the attribute). A generator that yields where
+    other waves may run.
     """
     yield None
     target, memory = (agent.handles[v] for v in op.operands)
@@ -209,7 +212,9 @@ def store(agent: Agent, op: Op) -> Steps:
 
 
 def _active_values(places: Array, values: Array, active: Array | None) -> tuple[Array, Array]:
-    """Return the entries of `places` and of `values` that `active` selects (None: all), as flat arrays."""
+    """Return the entries of `places` and of `values` for which the mask `active` is True (None: all), as two flat
+    arrays.
+    """
     return (places.reshape(-1), values.reshape(-1)) if active is None else (places[active], values[active])
 
 
@@ -220,14 +225,12 @@ def prefetch(agent: Agent, op: Op) -> Steps | None:
 
 def compute(agent: Agent, op: Op) -> Steps | None:
     """Execute a `compute` of the wave `agent`: set the vector, operand 0, to the values of a formula of the other
-    operands, lane by lane.
-
-    Return None.
+    operands, lane by lane. Return None.
     """
     target = agent.handles[op.operands[0]]
 
     def leaf(f: Formula) -> Any:
-        """Return (the values of the operand that `f` names, their element type)."""
+        """Return (values, element type) of the operand that the formula leaf `f` names."""
         return agent.handles[op.operands[f.value]].read(op), op.operands[f.value].type.dtype
 
     lanes = dict(zip((s.name for s in op.attrs.get("over", ())), grid(target.data.shape), strict=False))
@@ -236,16 +239,16 @@ def compute(agent: Agent, op: Op) -> Steps | None:
 
 
 def shuffle(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `shuffle` of the wave `agent`: set each lane of the vector `op.operands[0]` to the element of some lane
-    of `op.operands[1]`. Return None.
+    """Execute a `shuffle` of the wave `agent`: set each lane of the vector `op.operands[0]` to the element that some
+    lane of `op.operands[1]` holds. Return None.
 
-    The attribute `over` names the indices of a lane of the first operand. The attribute `at` holds expressions of them:
-    the indices of the lane of the second operand. Raise OutOfBoundsFault if there is no such lane.
+    The attribute `over` names the indices of a lane of the first operand. The attribute `at` holds expressions of these
+    indices: the indices of the lane of the second operand. Raise OutOfBoundsFault if there is no such lane.
     """
     target, source = (agent.handles[v] for v in op.operands)
     shape = target.data.shape
     values = source.read(op)
-    pattern_of_lanes = lane_pattern(op.attrs["over"], op.attrs["at"], _steps(values.shape), op.name)
+    pattern_of_lanes = lane_pattern(op.attrs["over"], op.attrs["at"], _packed_strides(values.shape), op.name)
     place = (
         None
         if pattern_of_lanes is None or pattern_of_lanes.places.shape != shape
@@ -266,8 +269,10 @@ def shuffle(agent: Agent, op: Op) -> Steps | None:
 
 
 @lru_cache(maxsize=256)
-def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the stride of each dimension of a packed array of shape `shape`, the last one fastest; cached."""
+def _packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the stride, in elements, of each dimension of a packed array of shape `shape`, last dimension fastest. The
+    result is cached.
+    """
     return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
@@ -275,7 +280,7 @@ def transpose(agent: Agent, op: Op) -> Steps | None:
     """Execute a `transpose` of the wave `agent`: its operands, vectors, are the rows of a matrix, and are set to the
     rows of the transposed matrix.
 
-    An entry of the matrix is a run of consecutive elements, as many as the attribute `unit` says. Return None.
+    An entry of the matrix is a run of consecutive elements; the attribute `unit` is their number. Return None.
     """
     registers = [agent.handles[v] for v in op.operands]
     rows = np.stack([register.read(op) for register in registers])
@@ -287,9 +292,9 @@ def transpose(agent: Agent, op: Op) -> Steps | None:
 
 def reduce(agent: Agent, op: Op) -> Steps | None:
     """Execute a `reduce` of the wave `agent`: combine all elements of the vector, operand 0, and write the number to
-    operand 1.
+    operand 1. Return None.
 
-    Sums and products are computed in the accumulator type of the element type. Return None.
+    Sums and products are computed in the accumulator type of the element type.
     """
     source, target = (agent.handles[v] for v in op.operands)
     kind = op.operands[0].type.dtype
@@ -301,12 +306,12 @@ def reduce(agent: Agent, op: Op) -> Steps | None:
 
 
 def atom(agent: Agent, op: Op) -> Steps | None:
-    """Execute a multiplication `atom` of the wave `agent` on vectors: C += A*B, with operand layouts as the machine
-    describes.
+    """Execute a multiplication `atom` of the wave `agent` on vectors: C += A*B, with the operand layouts of the
+    machine's description.
 
-    Fragments (registers of all lanes of a wave) are passed to `loop_waves.product`, whose result is returned; otherwise
-    return None. Raise ProgramError if the program names no machine, or, without fragments, if the atom reads an operand
-    from memory.
+    Fragments (registers of all lanes of a wave) are passed to `loop_waves.product`, and its result is returned;
+    otherwise return None. Raise ProgramError if the program names no machine, or, without fragments, if the atom reads
+    an operand from memory.
     """
     machine = agent.worker.machine
     if machine is None:
@@ -331,8 +336,8 @@ def atom(agent: Agent, op: Op) -> Steps | None:
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """Execute an `atomic` of the wave `agent`: combine the vector, operand 0, into the memory, operand 1: one number,
-    or one for each active lane.
+    """Execute an `atomic` of the wave `agent`: combine the vector, operand 0, into the memory, operand 1. The vector is
+    one number, or has one element for each active lane.
 
     A generator that yields where other waves may run.
     """
@@ -357,8 +362,9 @@ def fill(agent: Agent, op: Op) -> Steps | None:
 
 def read(agent: Agent, op: Op) -> Steps | None:
     """Execute a `read` of the wave `agent`: bind a symbol to the number in the vector, operand 0, for use in addresses.
+    Return None.
 
-    If the vector has several elements, the symbol has a value for each lane. Return None.
+    If the vector has several elements, the symbol has a value for each lane.
     """
     values = agent.handles[op.operands[0]].read(op)
     lanes: Any = values.astype(np.int64) if values.ndim else int(values)  # one in each lane: addresses differ by lane
@@ -367,9 +373,8 @@ def read(agent: Agent, op: Op) -> Steps | None:
 
 
 def constant(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `constant`: bind its result to read-only memory with a table of numbers, the values of an expression.
-
-    Return None.
+    """Execute a `constant` of the wave `agent`: bind its result to read-only memory with a table of numbers, the values
+    of an expression. Return None.
     """
     shape, names = box(op.attrs["over"], "constant")
     values = np.broadcast_to(np.asarray(evaluated(op.attrs["value"], names)), shape)
@@ -394,7 +399,7 @@ def fetch(agent: Agent, op: Op) -> Steps:
 
 
 def while_(agent: Agent, op: Op) -> Steps:
-    """Execute a `while` of the wave `agent`: run its body as long as the vector, operand 0, has an element other than
+    """Execute a `while` of the wave `agent`: run the body as long as the vector, operand 0, has an element other than
     zero.
 
     Raise ProgramError after a million iterations. A generator that yields where other waves may run.

@@ -60,7 +60,7 @@ class Barrier:
         """Count one arrival at the barrier, and complete the phase if it waits for nothing more.
 
         `known` is the vector clock of the actor that arrives. Raise ProtocolFault if the phase has all its arrivals
-        already; `op` is for the message.
+        already; `op` is the operation in the message.
         """
         if self.arrived == self.arrivals:
             raise ProtocolFault(f"{at_line(op)}: {self.name} has all its {self.arrivals} arrivals already", op.loc)
@@ -79,12 +79,12 @@ class Barrier:
         self._complete_phase()
 
     def await_copies(self, copies: list[Copying]) -> None:
-        """Make the current phase wait until all these per-lane copies, which are in flight, have finished."""
+        """Make the current phase wait until all of `copies`, per-lane copies in flight, have finished."""
         self.landing += 1
         remaining = {id(copy) for copy in copies}
 
         def landed(copy: Copying) -> None:
-            """Note that `copy` has finished; complete the phase if it was the last."""
+            """Record that `copy` has finished; complete the phase if it waits for nothing more."""
             remaining.discard(id(copy))
             self.knows.append(copy.clock.known)
             if not remaining:
@@ -95,7 +95,7 @@ class Barrier:
             copy.then.append(landed)
 
     def _complete_phase(self) -> None:
-        """Begin the next phase if the current one waits for no more arrivals, bytes or per-lane copies; else do
+        """Begin the next phase if the current phase waits for no more arrivals, bytes or per-lane copies; otherwise do
         nothing.
         """
         if self.arrived == self.arrivals and self.bytes == 0 and self.landing == 0:
@@ -104,9 +104,8 @@ class Barrier:
 
 
 def alloc_barrier(agent: Agent, op: Op) -> None:
-    """Bind the result of an `alloc` to a list of counting barriers, which the waves of a workgroup share.
-
-    The first wave that executes it creates the list.
+    """Bind the result of the `alloc` operation `op` to a list of counting barriers, which the waves of a workgroup
+    share. The first wave creates the list.
     """
     kind = op.attrs["type"]
     key = ("barriers", op.results[0])
@@ -119,7 +118,7 @@ def alloc_barrier(agent: Agent, op: Op) -> None:
 
 
 def barrier_of(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
-    """Return the barrier that `op` names: an entry of its operand number `place`, a list of barriers.
+    """Return the barrier that `op` names: an entry of operand number `place`, a list of barriers.
 
     The attribute called `at` has the index; raise OutOfBoundsFault if there is no such barrier.
     """
@@ -128,9 +127,10 @@ def barrier_of(agent: Agent, op: Op, place: int = 0, at: str = "at") -> Barrier:
 
 
 def _barrier_index(agent: Agent, op: Op, place: int = 0, at: str = "at") -> int:
-    """Return the index of the barrier that `op` names, from its attribute called `at`.
+    """Return the index of the barrier that `op` names, from the attribute called `at`.
 
-    `place` is the number of the operand, a list of barriers. Raise OutOfBoundsFault if the index is outside it.
+    `place` is the number of the operand that is the list of barriers. Raise OutOfBoundsFault if there is no such
+    barrier.
     """
     barriers: list[Barrier] = agent.handles[op.operands[place]]
     number = int(evaluated(op.attrs[at][0], agent.values))
@@ -142,7 +142,7 @@ def _barrier_index(agent: Agent, op: Op, place: int = 0, at: str = "at") -> int:
 def arrive(agent: Agent, op: Op) -> Steps:
     """Execute an `arrive` of the wave `agent`: count one arrival at a barrier of its workgroup.
 
-    With attribute `everywhere`, count it in each workgroup of the cluster. Raise RaceFault if the lanes have not
+    With the attribute `everywhere`, count it in each workgroup of the cluster. Raise RaceFault if the lanes have not
     synchronised. A generator that yields where other waves may run.
     """
     yield None
@@ -157,9 +157,10 @@ def arrive(agent: Agent, op: Op) -> Steps:
 
 
 def _await_peers(agent: Agent, op: Op, values: tuple[Value, ...]) -> Steps:
-    """Wait until all workgroups of the cluster have created the memory and barriers that the IR values `values` name.
+    """Wait until all workgroups of the cluster have created the memory and barriers to which the IR values `values` are
+    bound.
 
-    A generator that yields what `agent` waits for at `op`.
+    A generator that yields a Waiting; `agent` waits at `op`.
     """
     yield Waiting(
         lambda: all(_bound_in(w, v) is not None for w in agent.peers() for v in values),
@@ -169,14 +170,15 @@ def _await_peers(agent: Agent, op: Op, values: tuple[Value, ...]) -> Steps:
 
 
 def _bound_in(worker: Worker, value: Value) -> Any:
-    """Return the memory or barriers that the IR value is bound to in the workgroup `worker`; None if it is not bound
-    yet.
+    """Return the memory or barriers to which the IR value `value` is bound in the workgroup `worker`; None if it is not
+    bound yet.
     """
     return next((a.handles[value] for a in worker.agents if value in a.handles), None)
 
 
 def expect(agent: Agent, op: Op) -> Steps:
-    """Execute an `expect` of the wave `agent`: the barrier's phase also waits for a number of bytes to be copied.
+    """Execute an `expect` of the wave `agent`: the current phase of a barrier also waits for a number of bytes to be
+    copied (the attribute `bytes`). Raise RaceFault if lanes may still wait for a phase of a barrier.
 
     A generator that yields where other waves may run.
     """
@@ -188,8 +190,8 @@ def expect(agent: Agent, op: Op) -> Steps:
 def await_(agent: Agent, op: Op) -> Steps:
     """Execute an `await` of the wave `agent`: wait until a phase of a barrier is complete.
 
-    Raise ProtocolFault if the barrier's current phase is neither this one nor the next: hardware tells only
-    neighbouring phases apart. A generator that yields what the wave waits for.
+    Raise ProtocolFault if the barrier's current phase is neither the awaited phase nor the next: hardware distinguishes
+    only neighbouring phases. A generator that yields a Waiting.
     """
     yield None
     lane_order.waited(agent)
@@ -214,10 +216,10 @@ def await_(agent: Agent, op: Op) -> Steps:
 
 
 def barrier(agent: Agent, op: Op) -> Steps:
-    """Execute a `barrier` of the wave `agent`: wait for the other waves that name the same barrier number.
+    """Execute a `barrier` of the wave `agent`: wait for the other waves that name the same barrier number. Without a
+    number, wait for the other waves of the role.
 
-    Without a number, wait for the other waves of the role. The lanes synchronise too. A generator that yields what the
-    wave waits for.
+    The lanes synchronise too. A generator that yields a Waiting.
     """
     lane_order.meet(agent)
     if "id" not in op.attrs:
@@ -242,11 +244,11 @@ def barrier(agent: Agent, op: Op) -> Steps:
 
 
 def _unfenced(agent: Agent, buffer: Buffer) -> Array:
-    """Return an array with a number for each element of `buffer`: the writer that stored it without a later fence, or
-    0.
+    """Return an array with a number for each element of `buffer`: the writer that stored the element without a later
+    fence, or 0.
 
-    A wave has the number of its clock's slot, a per-lane copy its negative mark. The array is created at the first
-    call, and callers change it.
+    A wave has the number of its clock's slot, a per-lane copy a negative number (its mark). The array is created at the
+    first call, and callers change it.
     """
     writers: Array | None = agent.worker.shared.get(("unfenced", id(buffer.data)))
     if writers is None:
@@ -264,9 +266,10 @@ def stored(agent: Agent, buffer: Buffer, places: Array) -> None:
 
 
 def fence(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `fence` of the wave `agent`: make its stores visible to asynchronous operations. Return None.
+    """Execute a `fence` of the wave `agent`: make the wave's stores to shared memory visible to asynchronous
+    operations. Return None.
 
-    Per-lane copies that the wave has waited for become visible too.
+    Stores of per-lane copies that the wave has waited for become visible too.
     """
     finished_copies: dict[int, Any] = agent.worker.shared.setdefault(("landed",), {})
     awaited = [mark for mark, stamp in finished_copies.items() if agent.clock.knows(stamp)]
@@ -280,9 +283,8 @@ def fence(agent: Agent, op: Op) -> Steps | None:
 
 
 def landed(agent: Agent, buffer: Buffer, places: Array, clock: Clock) -> None:
-    """Record that a per-lane copy stored the elements `places` of `buffer`, and that no wave has fenced since.
-
-    `clock` is the copy's clock.
+    """Record that a per-lane copy stored the elements `places` of `buffer`, and that no wave has fenced since. `clock`
+    is the clock of the copy.
     """
     mark = -next(_MARKS)
     agent.worker.shared.setdefault(("landed",), {})[mark] = clock.stamp
@@ -290,9 +292,8 @@ def landed(agent: Agent, buffer: Buffer, places: Array, clock: Clock) -> None:
 
 
 def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None:
-    """Raise RaceFault if one of the elements `places` of `buffer` was stored without a later fence.
-
-    `op` is an asynchronous operation that reads them.
+    """Raise RaceFault if one of the elements `places` of `buffer` was stored without a later fence. `op` is an
+    asynchronous operation that reads these elements.
     """
     writers = _unfenced(agent, buffer)[places]
     if writers.any():
@@ -308,10 +309,11 @@ def _require_fenced(agent: Agent, buffer: Buffer, places: Array, op: Op) -> None
 
 
 def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Array, Array]:
-    """Return (elements, in_bounds) for each point of the box that `op` copies from or to an argument.
+    """Return (elements, in_bounds), two arrays with an entry for each point of the box that `op` copies from or to a
+    kernel argument.
 
     `elements` are the element numbers in the memory of `tensor`, the argument. Raise OutOfBoundsFault if a coordinate
-    is out of bounds that `op` does not mark as allowed to be.
+    is out of bounds and `op` does not mark it with ?.
     """
     shape, axes = box(op.attrs["over"], op.name)
     if "inside" not in op.attrs:
@@ -336,7 +338,7 @@ def _argument_elements(agent: Agent, op: Op, tensor: TensorMemory) -> tuple[Arra
     return elements, in_bounds
 
 
-def near(
+def shared_elements(
     agent: Agent, op: Op, tensor: TensorMemory, axes: tuple[Any, ...], at: Any, active: Array | None = None
 ) -> Array:
     """Return the element numbers in the shared tensor `tensor`, after its swizzle, for each point of the box `axes`.
@@ -362,9 +364,10 @@ def near(
 def copy_in(agent: Agent, op: Op) -> Steps:
     """Start a `copy_in` of the wave `agent`: an asynchronous copy of a box from an argument to shared memory.
 
-    The operands are the argument, the shared memory and a list of barriers. With attribute `multicast` the copy goes to
-    each workgroup of the cluster. It is done later, when the scheduler chooses; then a barrier counts its bytes.
-    Elements out of bounds become zeros. A generator that yields where other waves may run.
+    The operands are the argument, the shared memory and a list of barriers. With the attribute `multicast` the copy
+    goes to each workgroup of the cluster. The copy is executed later, when the scheduler chooses; then a barrier counts
+    its bytes. Elements out of bounds become zeros; raise OutOfBoundsFault for a coordinate out of bounds that is not
+    marked with ?. A generator that yields where other waves may run.
     """
     yield None
     lane_order.require_passed(agent, op)
@@ -375,11 +378,11 @@ def copy_in(agent: Agent, op: Op) -> Steps:
         number = _barrier_index(agent, op, 2, "signal")
         targets = [(_bound_in(w, op.operands[1]), _bound_in(w, op.operands[2])[number]) for w in agent.peers()]
     source_elements, in_bounds = _argument_elements(agent, op, tensor)
-    target_elements = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
+    target_elements = shared_elements(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
     clock = agent.clock.fork()
 
     def finish() -> None:
-        """Copy the box and count its bytes at the barriers; the scheduler calls this at some later time."""
+        """Copy the box and count its bytes at the barriers. The scheduler calls this function at some later time."""
         values = np.zeros(source_elements.shape, tensor.buffer.data.dtype)
         values[in_bounds] = tensor.buffer.read(source_elements[in_bounds], clock, op)
         for target, signal in targets:
@@ -392,19 +395,20 @@ def copy_in(agent: Agent, op: Op) -> Steps:
 def copy_out(agent: Agent, op: Op) -> Steps:
     """Start a `copy_out` of the wave `agent`: an asynchronous copy of a box from shared memory to an argument.
 
-    The operands are the shared memory and the argument. The copy is done later, when the scheduler chooses. The next
-    `seal` puts it into a group, for which `drain` waits. Raise RaceFault if a store to the box was not fenced. A
-    generator that yields where other waves may run.
+    The operands are the shared memory and the argument. The copy is executed later, when the scheduler chooses. The
+    next `seal` puts the copy into a group, for which `drain` waits. Elements out of bounds are not written; raise
+    OutOfBoundsFault for a coordinate out of bounds that is not marked with ?. Raise RaceFault if a store to the box was
+    not fenced. A generator that yields where other waves may run.
     """
     yield None
     shared, tensor = (agent.handles[v] for v in op.operands)
     target_elements, in_bounds = _argument_elements(agent, op, tensor)
-    source_elements = near(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
+    source_elements = shared_elements(agent, op, shared, op.attrs["over"], op.attrs["at"][0])
     _require_fenced(agent, shared.buffer, source_elements, op)
     clock = agent.clock.fork()
 
     def finish() -> None:
-        """Copy the box; the scheduler calls this at some later time."""
+        """Copy the box. The scheduler calls this function at some later time."""
         values = shared.buffer.read(source_elements, clock, op)
         tensor.buffer.write(target_elements[in_bounds], values[in_bounds], clock, op)
 
@@ -414,15 +418,18 @@ def copy_out(agent: Agent, op: Op) -> Steps:
 
 
 def seal(agent: Agent, op: Op) -> Steps | None:
-    """Execute a `seal` of the wave `agent`: put the outgoing copies since the last `seal` into a group. Return None."""
+    """Execute a `seal` of the wave `agent`: put the outgoing copies that it started since the last `seal` into a group.
+    Return None.
+    """
     agent.started.setdefault("groups", []).append(agent.started.pop("copies", []))
     return None
 
 
 def drain(agent: Agent, op: Op) -> Steps:
-    """Execute a `drain` of the wave `agent`: wait until at most `pending` groups of outgoing copies are in flight.
+    """Execute a `drain` of the wave `agent`: wait until at most `pending` (an attribute) groups of outgoing copies are
+    in flight.
 
-    The oldest groups are waited for. A generator that yields what the wave waits for.
+    The oldest groups are waited for. A generator that yields a Waiting.
     """
     yield None
     groups = agent.started.setdefault("groups", [])
@@ -439,10 +446,11 @@ def drain(agent: Agent, op: Op) -> Steps:
 
 
 def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
-    """Execute a multiplication atom on fragments: the part of C += A*B that the lanes of the wave `agent` have.
+    """Execute a multiplication atom on fragments: compute the elements of C += A*B that the lanes of the wave `agent`
+    hold.
 
     `mma_atom` is the atom, which several waves may share. A synchronous atom is executed at once, and None is returned.
-    For an asynchronous one, return the generator that starts the product.
+    For an asynchronous atom, return the generator that starts the product.
     """
     c, a, b = (agent.handles[v] for v in op.operands)
     if not mma_atom.asynchronous:
@@ -452,7 +460,7 @@ def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
 
 
 def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any, Any]) -> Steps:
-    """Start the product of an asynchronous atom, which is done later, when the scheduler chooses.
+    """Start the product of an asynchronous atom, which is executed later, when the scheduler chooses.
 
     `handles` are the operands C, A and B. Raise RaceFault if a store to an operand in shared memory was not fenced, or
     if another product still writes the registers of A or B. A generator that yields where other waves may run.
@@ -463,13 +471,16 @@ def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any,
     for operand, name in ((a, "a"), (b, "b")):
         if name in op.attrs:
             _require_fenced(
-                agent, operand.buffer, near(agent, op, operand, op.attrs[name], op.attrs[f"{name}_at"][0]), op
+                agent,
+                operand.buffer,
+                shared_elements(agent, op, operand, op.attrs[name], op.attrs[f"{name}_at"][0]),
+                op,
             )
     clock, values = agent.clock.fork(), dict(agent.values)
     in_flight = agent.started.setdefault("products", [])
 
     def finish() -> None:
-        """Multiply, after all products of the wave that were started earlier; the scheduler calls this at some later
+        """Multiply, after all products that the wave started earlier. The scheduler calls this function at some later
         time.
         """
         for earlier in list(in_flight):
@@ -491,9 +502,10 @@ def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any,
 
 
 def wait_products(agent: Agent, op: Op) -> Steps:
-    """Execute a `settle` of the wave `agent`: wait until at most `pending` asynchronous products are in flight.
+    """Execute a `settle` of the wave `agent`: wait until at most `pending` (an attribute) asynchronous products are in
+    flight.
 
-    The oldest products are waited for. A generator that yields what the wave waits for.
+    The oldest products are waited for. A generator that yields a Waiting.
     """
     yield None
     lane_order.go_on(agent)
@@ -507,8 +519,8 @@ def wait_products(agent: Agent, op: Op) -> Steps:
 
 
 def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
-    """Compute the wave's part of A*B by `mma_atom`, and add it to its registers of C; with attribute `fresh`, C is
-    overwritten instead.
+    """Compute A*B by `mma_atom`, and add the elements that the wave `agent` holds to its registers of C; with the
+    attribute `fresh`, overwrite these registers instead.
 
     `clock` is the clock of the actor that reads shared memory. Raise ProgramError if the shapes do not fit the atom.
     """
@@ -519,8 +531,8 @@ def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
     own_lanes = slice(first, first + wave_lanes)
 
     def whole(data: Array, operand: Any) -> Array:
-        """Return the registers of all lanes of the atom, with zeros for lanes of other waves: these count only for the
-        results of those waves.
+        """Return the registers of all lanes of the atom: `data` for the lanes of this wave, zeros for the others, which
+        only affect results of other waves.
         """
         all_lanes = np.zeros((operand.lanes, data.shape[1]), data.dtype)
         all_lanes[own_lanes] = data
@@ -529,13 +541,13 @@ def _multiply(agent: Agent, op: Op, mma_atom: Any, clock: Clock) -> None:
     wide = np.float64 if mma_atom.c.dtype.is_float else np.int64
     m, n, k = mma_atom.shape
     if "a" in op.attrs:
-        left = a.buffer.read(near(agent, op, a, op.attrs["a"], op.attrs["a_at"][0]), clock, op)
+        left = a.buffer.read(shared_elements(agent, op, a, op.attrs["a"], op.attrs["a_at"][0]), clock, op)
     else:
         data = whole(a.unchecked(op), mma_atom.a)
         pieces = [mma_atom.a.load(piece) for piece in np.split(data, data.shape[1] // mma_atom.a.values, axis=1)]
         left = np.concatenate(pieces, axis=1)
     if "b" in op.attrs:
-        right = b.buffer.read(near(agent, op, b, op.attrs["b"], op.attrs["b_at"][0]), clock, op)
+        right = b.buffer.read(shared_elements(agent, op, b, op.attrs["b"], op.attrs["b_at"][0]), clock, op)
     else:
         data = whole(b.unchecked(op), mma_atom.b)
         right = np.concatenate(

@@ -9,10 +9,10 @@ from tilewright.ir.tile import REDUCTIONS, SCANS, tile_type
 
 
 def accumulates_only(op: Op) -> bool:
-    """True if the loop `op` gives the same result for any tile size.
+    """True if the loop `op` is known to have the same result, up to rounding, for any tile size.
 
-    This holds under three conditions. Each carried value is used only as the accumulator of an mma, sum, max, min or
-    prod over the loop's axis, whose result is passed on in the same way or carried to the next iteration. No other
+    This is known under three conditions. Each carried value is used only as the accumulator of an mma, sum, max, min or
+    prod over the loop's axis; the result is used in the same way, or is carried to the next iteration. No other
     operation of the body combines elements along the axis. The body reads no memory that it also writes.
     """
     axis: Expr = op.attrs["axis"]
@@ -34,10 +34,11 @@ _STORES = ("write", "atomic_add", "atomic_min", "atomic_max")
 
 
 def _accumulator_chain(body: Block, arg: Value, result: Value, axis: Expr) -> set[Op] | None:
-    """Return the operations that lead from the carried value `arg` to `result`, if each one accumulates over `axis`.
+    """Return the operations that lead from the carried value `arg` to `result`, if each of them accumulates over
+    `axis`; otherwise None.
 
-    Each takes the value before it as its accumulator, and only the next one uses its result. Return None if there is no
-    such chain in `body`.
+    Each operation has the previous value as its accumulator, and only the next operation uses its result; `result` is
+    only yielded. Uses by debug_log do not count.
     """
     chain: set[Op] = set()
     current = arg
@@ -68,9 +69,7 @@ def logs_iterations(op: Op) -> bool:
 
 
 def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
-    """True if `op` is an mma or reduction over the axis whose accumulator is `value`, and `value` is no other operand
-    of it.
-    """
+    """True if `op` is an mma or reduction over `axis` with `value` as its accumulator and as no other operand."""
     if op.operands.count(value) != 1 or op.operands[-1] is not value:
         return False
     if op.name == "mma":
@@ -79,7 +78,9 @@ def _accumulates(op: Op, value: Value, axis: Expr) -> bool:
 
 
 def _combines_along(op: Op, axis: Expr) -> bool:
-    """True if `op` may combine elements of different coordinates along the axis, as a reduction or reshape may."""
+    """True if `op` may combine elements of different coordinates along the dimension `axis`, as a reduction or reshape
+    may.
+    """
     if op.name in (*SCANS, "topk", *REDUCTIONS):
         return op.attrs["dim"] is axis or bool(op.attrs["dim"].symbols & axis.symbols)
     if op.name == "mma":
@@ -91,7 +92,7 @@ def _combines_along(op: Op, axis: Expr) -> bool:
 
 
 def tiling_of(program: Program, axis: Expr) -> Op | None:
-    """Return the record of the TilingConstraint for the dimension `axis`; None if the program has none."""
+    """Return the `tiling` record (of a TilingConstraint) for the dimension `axis`; None if the program has none."""
     for record in program.records:
         if record.name == "tiling" and record.attrs["dim"] is axis:
             return record
@@ -99,9 +100,8 @@ def tiling_of(program: Program, axis: Expr) -> Op | None:
 
 
 def require_tilings(program: Program) -> None:
-    """Raise MissingTiling at the first loop whose tile size affects its result and is not given by a constraint.
-
-    While loops and loops with `any_tile` need none.
+    """Raise MissingTiling at the first loop of which the tile size affects the result and is not given by a constraint.
+    While loops and loops with `any_tile` need no tile size.
     """
     for op in program.walk():
         if op.name != "iterate" or op.attrs.get("start") or op.attrs.get("any_tile"):

@@ -19,7 +19,9 @@ from tilewright.ir.tile import union_dims
 
 
 def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `fill` and return its result: a tile whose elements are all one number, rounded to the tile's type."""
+    """Execute a `fill` and return its result: a tile in which every element is one number, rounded to the
+    tile's type.
+    """
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     starts, shape = run.starts_and_shape(kind.dims)
@@ -30,7 +32,8 @@ def fill(run: Run, op: Op) -> tuple[TileValue, ...]:
 def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `scalar` and return its result: a number, or the value of an expression, as a tile without dimensions.
 
-    An expression of a symbol that set_symbol bound to a tile with dimensions gives a tile over these.
+    If set_symbol bound a symbol of the expression to a tile with dimensions, the result has the dimensions of that
+    tile.
     """
     value = op.attrs["value"]
     if isinstance(value, Expr):
@@ -48,7 +51,7 @@ def scalar(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 def self_index(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `self_index` and return its result: a tile of the current coordinates along a dimension, such as 16,
-    17, ... 31.
+    17, ..., 31 in the second iteration of a loop over tiles of 16.
     """
     kind: TileType = op.results[0].type
     first, last = run.part(op.attrs["dim"])
@@ -58,7 +61,7 @@ def self_index(run: Run, op: Op) -> tuple[TileValue, ...]:
 def apply(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute an `apply` and return its result: a tile of the values of an integer expression.
 
-    Its symbols (attribute `over`) have the values of the operands' elements.
+    The symbols in the attribute `over` have the values of the operands' elements.
     """
     kind: TileType = op.results[0].type
     tiles = run.tiles(op)
@@ -71,9 +74,8 @@ def apply(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def set_symbol(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `set_symbol`: bind a symbol to a tile in `run.bound`, so that it has the value of the tile's elements.
-
-    Return ().
+    """Execute a `set_symbol`: bind a symbol to a tile in `run.bound`, and return (). The value of the symbol is then
+    the element of the tile at the current coordinates.
     """
     (tile,) = run.tiles(op)
     run.bound[op.attrs["symbol"]] = tile

@@ -24,7 +24,7 @@ _ATOMICS: dict[str, Any] = {"atomic_add": np.add, "atomic_min": np.minimum, "ato
 def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute an `allocate`: create the shared memory of one workgroup in `run.memory`, and return ().
 
-    It is filled with NaN (integers: 0), so that reads of unwritten elements show.
+    The memory is filled with NaN (integers: 0), so that reads of unwritten elements are noticed.
     """
     kind: MemoryType = op.results[0].type
     shape = tuple(run.number(d, op) for d in kind.dims)
@@ -36,9 +36,9 @@ def allocate(run: Run, op: Op) -> tuple[TileValue, ...]:
 def read(run: Run, op: Op) -> tuple[TileValue, ...]:
     """Execute a `read` and return its result: a tile of the elements of memory at the coordinates of `op`.
 
-    The attribute `otherwise` replaces elements out of bounds or beyond the attribute `bounds`; without it, those beyond
-    `bounds` are 0. Without an index mapping, the tile ends where memory does. With one, raise ExecutionError for
-    elements out of bounds, unless `otherwise` is set or a conditional masks them.
+    The attribute `otherwise` replaces elements out of bounds or beyond the attribute `bounds`; without `otherwise`,
+    elements beyond `bounds` are 0. Without an index mapping, the tile ends where memory ends. With an index mapping,
+    raise ExecutionError for elements out of bounds, unless `otherwise` is set or a conditional masks the elements.
     """
     source, *extra = op.operands
     array = run.memory[source]
@@ -61,8 +61,8 @@ def read(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def write(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `write`, or an atomic operation, of a tile to memory: to the elements in bounds that conditionals
-    allow.
+    """Execute a `write`, or an atomic operation, of a tile to memory. Elements that are out of bounds, or masked by
+    conditionals, are not written.
 
     Return () for a write. An atomic operation combines the tile with memory, and returns a tile of the previous
     elements of memory.
@@ -100,10 +100,10 @@ def write(run: Run, op: Op) -> tuple[TileValue, ...]:
 
 
 def debug_log(run: Run, op: Op) -> tuple[TileValue, ...]:
-    """Execute a `debug_log`: record a tile under its label in `run.logs`, and return (). Nothing is recorded without
-    logs.
+    """Execute a `debug_log`: record a tile under its label in `run.logs`, and return (). If `run.logs` is None, nothing
+    is recorded.
 
-    The tiles of all loop iterations and workgroups form one array, each at its coordinates.
+    The tiles of all loop iterations and workgroups form one array, each tile at its coordinates.
     """
     if run.logs is None:
         return ()
@@ -138,8 +138,8 @@ def _coordinates(
     """Return the memory coordinates that `op` accesses for every element of a tile: one array for each dimension of
     memory.
 
-    The tile covers `parts`, {dimension: (first, end)}, of `dims`, and each array broadcasts over it. `extra` are tiles
-    in which coordinates that depend on data are looked up; raise ExecutionError if one is looked up outside its tile.
+    The tile covers `parts`, {dimension: (first, end)}, of `dims`, and each array broadcasts over the tile. `extra` are
+    the tiles from which indices are read; raise ExecutionError if an index is read outside of its tile.
     """
     symbol_values: dict[Symbol, Any] = {}
     for dim_number, (iterator, dim) in enumerate(zip(op.attrs["over"], dims, strict=True)):
@@ -159,9 +159,9 @@ def _coordinates(
 
 
 def _bounds_mask(run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]]) -> Array | None:
-    """Return a mask of the elements that the attribute `bounds` of a read or write allows; None without bounds.
+    """Return a mask of the elements that the attribute `bounds` of a read or write allows; None without `bounds`.
 
-    It broadcasts over a tile that covers `parts`, {dimension: (first, end)}, of `dims`.
+    The mask broadcasts over a tile that covers `parts`, {dimension: (first, end)}, of `dims`.
     """
     result: Array | None = None
     for dim, bound in op.attrs.get("bounds", ()):
@@ -177,9 +177,10 @@ def _bounds_mask(run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tup
 def _with_conditions(
     run: Run, op: Op, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int, int]], allowed: Array | None
 ) -> Array | None:
-    """Return the mask `allowed` (None: all elements) combined with the conditions of the enclosing conditionals.
+    """Return the mask `allowed` (None: all elements) combined with the conditions of the enclosing conditionals; None
+    if there is neither a mask nor a conditional.
 
-    None if there is no mask and no conditional. The tile covers `parts`, {dimension: (first, end)}, of `dims`.
+    The tile covers `parts`, {dimension: (first, end)}, of `dims`.
     """
     for mask in run.masks:
         if all(d in dims for d in mask.dims):
@@ -193,8 +194,8 @@ def _with_conditions(
 def _gather(run: Run, op: Op, array: Array, at: list[Array], shape: tuple[int, ...]) -> Array:
     """Return the elements of `array` at the coordinates `at`, one array for each dimension, which broadcast to `shape`.
 
-    The attribute `otherwise` of `op` replaces those out of bounds. Without it, raise ExecutionError unless a
-    conditional masks all of those.
+    The attribute `otherwise` of `op` replaces elements out of bounds. Without `otherwise`, raise ExecutionError if an
+    element out of bounds is not masked by a conditional.
     """
     if prod(shape) == 0:
         return np.empty(shape, array.dtype)
@@ -225,10 +226,10 @@ def _gather(run: Run, op: Op, array: Array, at: list[Array], shape: tuple[int, .
 
 
 def _read_box(array: Array, at: list[Array]) -> Array | None:
-    """Return the elements of `array` at the coordinates `at`, copied as a box, which is faster than element by element.
+    """Return a copy of the elements of `array` at the coordinates `at`, if these form a box; otherwise None.
 
-    None if they form no box. They form one if each coordinate is constant, or consecutive numbers along a dimension of
-    the tile that no other coordinate varies along.
+    They form a box if each coordinate is constant, or consists of consecutive numbers along a dimension of the tile
+    along which no other coordinate varies. The result broadcasts over the tile.
     """
     slices, tile_axes = [], []
     for coordinate in at:
@@ -248,7 +249,7 @@ def _read_box(array: Array, at: list[Array]) -> Array | None:
 
 
 def _scatter(run: Run, op: Op, array: Array, at: list[Array], data: Array, allowed: Array | None) -> Array | None:
-    """Write `data` to `array` at the coordinates `at`, or combine it atomically if `op` is an atomic operation.
+    """Write `data` to `array` at the coordinates `at`, or combine them atomically if `op` is an atomic operation.
 
     Only elements in bounds are written, and only where the mask `allowed` (None: all) is True. Return None for a write,
     the previous elements for an atomic operation (0 where nothing was written).
@@ -268,8 +269,8 @@ def _scatter(run: Run, op: Op, array: Array, at: list[Array], data: Array, allow
 
 
 def _combine_in_order(combine: Any, array: Array, where: tuple[Array, ...], values: Array) -> Array:
-    """Combine `values` into `array` one after another, and return the element that each one found before it was
-    combined.
+    """Combine `values` into `array` one after another, and return for each value the element of `array` before the
+    value was combined.
 
     `where` has one array of indices for each dimension; an element may occur several times. `combine` is a numpy
     function of two arrays, such as np.add.

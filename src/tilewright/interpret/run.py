@@ -58,8 +58,9 @@ class Run:
     def number(self, e: Expr, at: Op | None = None) -> int:
         """Return the current value of the integer expression `e`.
 
-        Raise UnboundSymbol if a symbol has no value, and ExecutionError if a symbol differs from element to element or
-        the value is not allowed (a division by 0, for example). The error points at the operation `at`.
+        Raise UnboundSymbol if a symbol has no value. Raise ExecutionError if a symbol has different values for
+        different elements, or if the value is not allowed (a division by 0, for example). The error is located at the
+        operation `at`.
         """
         try:
             symbol_values: dict[Any, Any] = dict(self.symbols)
@@ -71,9 +72,10 @@ class Run:
             raise _run_time_fault(e, fault, at) from None
 
     def evaluate(self, e: Expr, values: Mapping[Any, Any]) -> Any:
-        """Return the value of the expression `e` for `values`, {symbol: int or array}.
+        """Return the value of the expression `e` for `values`, {symbol: int or array}. Raise an ExpressionError if it
+        cannot be evaluated.
 
-        If `self.lenient` is set, a value that set_symbol gave a symbol may be outside the symbol's range.
+        If `self.lenient` is set, a symbol that set_symbol bound may have a value outside its range.
         """
         if self.lenient:
             without_range = {s: symbol(s.name) for s in e.symbols if s in self.bound and s in values}
@@ -84,9 +86,9 @@ class Run:
         return evaluate(e, values)
 
     def uniform(self, tile: TileValue, what: str, at: Op | None) -> Any:
-        """Return the one value that all elements of `tile` have, as a Python number.
+        """Return the value that all elements of `tile` have, as a Python number.
 
-        Raise ExecutionError at the operation `at` if they differ or there are none; `what` names the tile in the
+        Raise ExecutionError at the operation `at` if elements differ or there are none; `what` names the tile in the
         message.
         """
         flat = tile.array.reshape(-1)
@@ -97,9 +99,12 @@ class Run:
         return flat[0].item()
 
     def part(self, dim: Expr) -> tuple[int, int]:
-        """Return (first, end): the coordinates of the dimension `dim` to which loops and the workgroup restrict it now.
+        """Return (first, end): the coordinates of the dimension `dim` to which loops and the workgroup restrict it now;
+        `end` is one past the last.
 
-        `end` is one past the last. Without a restriction they are (0, extent).
+        Without a restriction they are (0, extent). The axis of a while loop has only its current coordinate. A size
+        that set_symbol gave to a restricted dimension limits both numbers. An expression of a restricted symbol, such
+        as K/32, is evaluated at the limits of the symbol. Raise UnboundSymbol if the extent has no value.
         """
         bound_value = self.bound.get(dim) if isinstance(dim, Symbol) else None
         if bound_value is not None and dim in self.walking:  # the axis of a while loop is one wide
@@ -121,7 +126,8 @@ class Run:
         return 0, self.number(dim)
 
     def starts_and_shape(self, dims: tuple[Expr, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (starts, shape): the first coordinate and the number of coordinates of each dimension now.
+        """Return (starts, shape): the first coordinate and the number of coordinates of each of `dims` now, as two
+        tuples.
 
         Loops and the workgroup restrict the dimensions; see `part`.
         """
@@ -132,8 +138,8 @@ class Run:
         """Make the workgroup `ids` current: set the symbols of its ids, and restrict each constrained dimension to its
         tile.
 
-        Shared memory of the previous workgroup is dropped. `merged` is {grid dimension: how many workgroups run as
-        one}; a dimension without an entry has 1. If `ids` is None, the program has no workgroups, and nothing is
+        Shared memory of the previous workgroup is removed. `merged` is {grid dimension: number of workgroups that run
+        as one}; a dimension without an entry has 1. If `ids` is None, the program has no workgroups, and nothing is
         restricted.
         """
         self.parts.clear()
@@ -170,9 +176,10 @@ class Run:
         self.memory = {v: array for v, array in self.memory.items() if v.type.space != "shared"}
 
     def block(self, block: Block) -> tuple[TileValue, ...]:
-        """Execute the operations of `block` and return the values that it yields; () if it yields none.
+        """Execute the operations of `block`, store their results in `self.values`, and return the values that the block
+        yields; () if it yields none.
 
-        Numpy's errors become an ExecutionError at the operation's line.
+        Errors of numpy and of Python's arithmetic become an ExecutionError at the operation's line.
         """
         for op in block.ops:
             if op.name == "yield":
@@ -188,12 +195,12 @@ class Run:
         return ()
 
     def op(self, op: Op) -> tuple[TileValue, ...]:
-        """Execute the operation `op` by its handler and return its results, a tuple. The caller records them."""
+        """Execute the operation `op` by its handler and return its results, a tuple. The results are not stored."""
         with np.errstate(all="ignore"):
             return self.handlers[op.name](self, op)
 
     def tiles(self, op: Op) -> list[TileValue]:
-        """Return the tiles that the operands of `op` are bound to."""
+        """Return a list of the tiles to which the operands of `op` are bound."""
         return [self.values[v] for v in op.operands]
 
     def new_tile(self, kind: TileType, parts: dict[Expr, tuple[int, int]], array: Array) -> TileValue:
@@ -205,15 +212,15 @@ class Run:
         return TileValue(kind.dtype, kind.dims, tuple(parts[d][0] for d in kind.dims), np.broadcast_to(array, shape))
 
     def filled(self, kind: TileType, parts: dict[Expr, tuple[int, int]], number: Array) -> TileValue:
-        """Return a new tile of type `kind` whose elements are all `number`; it covers `parts`, {dimension: (first,
+        """Return a new tile of type `kind` in which every element is `number`; it covers `parts`, {dimension: (first,
         end)}.
         """
         shape = tuple(parts[d][1] - parts[d][0] for d in kind.dims)
         return filled(kind, tuple(parts[d][0] for d in kind.dims), shape, number)
 
     def conform(self, tile: TileValue, dims: tuple[Expr, ...], at: Op) -> TileValue:
-        """Return `tile` with the dimensions `dims`: others are dropped, missing ones are added. If `tile` has exactly
-        these, in any order, return it unchanged.
+        """Return `tile` with the dimensions `dims`: other dimensions are dropped, missing dimensions are added. If
+        `tile` has exactly these dimensions, in any order, return it unchanged.
 
         Raise ExecutionError at the operation `at` if a dimension that is dropped or added has several coordinates now.
         """
@@ -253,9 +260,9 @@ class Run:
         """Return the value of the expression `e` for every element of a tile, as an array that broadcasts over the
         tile.
 
-        The tile covers `parts`, {dimension: (first, end)}, of `dims`. `known` is {symbol: value or array}; a symbol
-        that is bound to a tile has the value of that tile's element. Raise UnboundSymbol or ExecutionError, at the
-        operation `at`, if a value is missing or not allowed.
+        The tile covers `parts`, {dimension: (first, end)}, of `dims`. `known` is {symbol: value or array}. A symbol
+        that set_symbol bound to a tile has the value of that tile's element. Raise UnboundSymbol if a value is missing
+        and ExecutionError if a value is not allowed, located at the operation `at`.
         """
         values: dict[Any, Any] = {**self.symbols, **known}
         for s in e.symbols:
@@ -273,7 +280,7 @@ class Run:
 
     @contextmanager
     def masked_by(self, condition: TileValue) -> Iterator[None]:
-        """Return a context manager inside which writes happen only where the tile `condition` is True."""
+        """Context manager: inside it, writes happen only where the bool tile `condition` is True."""
         self.masks.append(condition)
         try:
             yield
@@ -282,9 +289,9 @@ class Run:
 
 
 def _run_time_fault(e: Expr, fault: ExpressionError, at: Op | None) -> ProgramError:
-    """Return the error to raise at the operation `at`, whose expression `e` could not be evaluated because of `fault`.
+    """Return the error to raise at the operation `at` if its expression `e` could not be evaluated because of `fault`.
 
-    It is an ExecutionError if a value is not allowed (a division by 0, for example), else an UnboundSymbol.
+    It is an ExecutionError if a value is not allowed (a division by 0, for example), otherwise an UnboundSymbol.
     """
     kind = ExecutionError if isinstance(fault, OutOfRange | NotExact | DivisionByZero) else UnboundSymbol
     text = str(fault)

@@ -46,10 +46,10 @@ class TileValue:
 
 
 def accumulator(dtype: DType, dims: tuple[Expr, ...], starts: tuple[int, ...], wide: Array) -> TileValue:
-    """Return an accumulator tile that keeps `wide`, its value before rounding; its elements are `wide` rounded to
+    """Return an accumulator tile that keeps `wide`, its elements before rounding; its elements are `wide` rounded to
     `dtype`.
 
-    `dims` are its dimensions, `starts` the first coordinate that it covers along each.
+    `dims` are the tile's dimensions, `starts` the first coordinate that it covers along each.
     """
     return TileValue(dtype, dims, starts, round_to(wide, dtype), wide if dtype.numpy != wide.dtype else None)
 
@@ -57,7 +57,7 @@ def accumulator(dtype: DType, dims: tuple[Expr, ...], starts: tuple[int, ...], w
 def round_to(array: Array, dtype: DType) -> Array:
     """Return `array` converted to the element type `dtype`: floats are rounded to nearest even, integers wrap.
 
-    An array that has the type is returned itself.
+    If `array` has this type, return `array`, not a copy.
     """
     if array.dtype == dtype.numpy:
         return array
@@ -68,9 +68,8 @@ def round_to(array: Array, dtype: DType) -> Array:
 
 
 def computable(array: Array, dtype: DType) -> Array:
-    """Return `array`, of type `dtype`, in the type in which arithmetic is done: f32 for narrow floats, i32 for i4.
-
-    Arrays of other types are returned as they are.
+    """Return `array`, of type `dtype`, in the type of arithmetic: f32 for narrow floats, i32 for 4-bit types. Arrays of
+    other types are returned unchanged.
     """
     if dtype.is_narrow:
         return array.astype(np.float32)
@@ -80,18 +79,18 @@ def computable(array: Array, dtype: DType) -> Array:
 
 
 def filled(kind: TileType, starts: tuple[int, ...], shape: tuple[int, ...], number: Array) -> TileValue:
-    """Return a tile of type `kind` whose elements are all `number`; it covers `shape` coordinates from `starts`.
+    """Return a tile of type `kind` in which every element is `number`; it covers `shape` coordinates from `starts`.
 
-    Operations with other tiles use it at the coordinates of those tiles instead.
+    Operations with other tiles extend or restrict it to the coordinates of those tiles.
     """
     return TileValue(kind.dtype, kind.dims, starts, np.broadcast_to(number, shape), number=number)
 
 
 def numbers_of(tiles: list[TileValue]) -> list[Array] | None:
-    """Return a list with the one value of each tile, if every tile is filled (made of one number) or without
+    """Return a list with the one value of each tile, if every tile is filled (all elements are one number) or without
     dimensions.
 
-    Return None if another kind of tile is among `tiles`, or if none is filled.
+    Return None if `tiles` has another tile, or no filled tile.
     """
     if all(t.number is None for t in tiles) or any(t.number is None and t.dims for t in tiles):
         return None
@@ -102,7 +101,7 @@ def common_parts(tiles: list[TileValue]) -> dict[Expr, tuple[int, int]]:
     """Return {dimension: (first, end)}, the coordinates that all tiles with the dimension cover; `end` is one past the
     last.
 
-    Filled tiles (made of one number) count only for dimensions that no other tile has.
+    Filled tiles (all elements are one number) count only for dimensions that no other tile has.
     """
     parts: dict[Expr, tuple[int, int]] = {}
     for tile in tiles:
@@ -123,9 +122,9 @@ def spread(tile: TileValue, dims: tuple[Expr, ...], parts: dict[Expr, tuple[int,
     """Return `array`, the elements of `tile`, at the coordinates `parts` only, and in a shape that broadcasts over
     `dims`.
 
-    `parts` is {dimension: (first, end)}; dimensions without an entry stay whole. `dims` must include the tile's
-    dimensions, in any order; others get extent 1. Of a filled tile (made of one number), `array` gives only the element
-    type.
+    `parts` is {dimension: (first, end)}; dimensions without an entry are not restricted. `dims` must include the tile's
+    dimensions, in any order; other dimensions get extent 1. For a filled tile (all elements are one number), only the
+    element type of `array` is used.
     """
     if tile.number is not None:
         restricted = {d: parts.get(d, tile.part(d)) for d in tile.dims}

@@ -17,8 +17,8 @@ def evaluated_annotations(function: Callable[..., Any], frame: FrameType) -> dic
     """Return a function's annotations as {argument name: annotation}; annotations that are text are evaluated.
 
     Names in a text are looked up first in the local variables of the functions that enclose `function` and are still
-    running (innermost first), then in the function's globals. The running functions are found on the stack, from
-    `frame` outwards. The annotation of the return value stays text.
+    running (innermost first), then in the globals of `function`. The running functions are found on the stack, from
+    `frame` outwards. The annotation of the return value, under the name "return", is not evaluated.
     """
     annotations = dict(function.__annotations__)
     texts = {name: text for name, text in annotations.items() if isinstance(text, str) and name != "return"}
@@ -31,7 +31,8 @@ def evaluated_annotations(function: Callable[..., Any], frame: FrameType) -> dic
 
 
 def _evaluated_annotation(function: Callable[..., Any], name: str, text: str, names: dict[str, Any]) -> Any:
-    """Return the value of `text`, the annotation of argument `name` of `function`, with the variables in `names`.
+    """Return the value of `text`, the annotation of argument `name` of `function`. `names` is {variable: value} for the
+    evaluation; Python may add `__builtins__` to it.
 
     A ProgramError is raised again with the location of the argument's line; other errors pass unchanged.
     """
@@ -43,8 +44,8 @@ def _evaluated_annotation(function: Callable[..., Any], name: str, text: str, na
 
 
 def _line_of_argument(function: Callable[..., Any], name: str) -> int:
-    """Return the number of the line in its file where argument `name` stands; the function's first line if it is not
-    found.
+    """Return the number of the source line of the argument `name` in the definition of `function`. If the source or the
+    argument is not found, return the number of the function's first line.
     """
     start = function.__code__.co_firstlineno
     try:
@@ -57,9 +58,10 @@ def _line_of_argument(function: Callable[..., Any], name: str) -> int:
 
 
 def _enclosing_scopes(function: Callable[..., Any], frame: FrameType) -> list[dict[str, Any]]:
-    """Return the local variables, as {name: value}, of the functions around `function` that still run, innermost first.
+    """Return a list of {variable: value}: the local variables of the functions that enclose `function` and still run,
+    innermost first.
 
-    The stack is searched from `frame` outwards. Callers whose source does not contain the function are left out.
+    The stack is searched from `frame` outwards. Callers that do not enclose `function` in their source are left out.
     """
     scopes, inner = [], function.__code__
     current: FrameType | None = frame

@@ -40,7 +40,9 @@ def index_symbol(name: str) -> Symbol:
 
 
 def get_workgroup_symbol(number: int) -> Symbol:
-    """Return the symbol for the workgroup's id (block index) along grid dimension `number`, which is from 0 to 4."""
+    """Return the symbol for the workgroup's id (block index) along grid dimension `number`, from 0 to 4. Raise
+    IndexError for a larger number.
+    """
     return WORKGROUPS[number]
 
 

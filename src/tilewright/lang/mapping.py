@@ -51,6 +51,7 @@ class IndexMapping:
 
     def __repr__(self) -> str:
         def side(coordinates: Mapping[Expr, Expr]) -> str:
+            """Return `coordinates` as text, such as "{M: it0, N: it1}"."""
             return f"{{{', '.join(f'{d}: {e}' for d, e in coordinates.items())}}}"
 
         looked_up = f", dynamic_val_mappings=({', '.join(map(side, self.dynamic))},)" if self.dynamic else ""
@@ -61,34 +62,33 @@ class IndexMapping:
 
     @property
     def iters(self) -> dict[Symbol, int]:
-        """The number of each iterator: {iterator symbol: 0, 1, ...}."""
+        """The number of each iterator, {iterator symbol: number}: {it0: 0, it1: 1, ...}."""
         return {s: i for i, s in enumerate(self.iterators)}
 
     @property
     def input_mapping(self) -> dict[Expr, Expr]:
-        """The coordinates of the input side, {dimension: expression of the iterators}: `inputs`, by the name that Wave
-        gives it.
+        """The coordinates of the input, {dimension: expression of the iterators}. An alias of `inputs`, under Wave's
+        name.
         """
         return self.inputs
 
     @property
     def output_mapping(self) -> dict[Expr, Expr]:
-        """The coordinates of the output side, {dimension: expression of the iterators}: `outputs`, by the name that
-        Wave gives it.
+        """The coordinates of the output, {dimension: expression of the iterators}. An alias of `outputs`, under Wave's
+        name.
         """
         return self.outputs
 
     @property
     def dynamic_val_mappings(self) -> tuple[dict[Expr, Expr], ...]:
-        """The coordinates at which each dynamic value (an integer read from a tile at run time) is looked up.
-
-        One dictionary {dimension: expression of the iterators} for each dynamic value.
+        """The coordinates at which each dynamic value (an integer read from a tile at run time) is looked up: a tuple
+        with one dictionary {dimension: expression of the iterators} for each dynamic value.
         """
         return tuple(self.dynamic)
 
     @staticmethod
     def iterator(number: int) -> Symbol:
-        """Return the symbol of iterator number `number`: `it0`, `it1`, ..., never negative."""
+        """Return the symbol of iterator number `number`: `it0`, `it1`, ... It is never negative."""
         return symbol(f"it{number}", 0)
 
     @staticmethod
@@ -100,20 +100,20 @@ class IndexMapping:
 
     @property
     def input_shape(self) -> tuple[Expr, ...]:
-        """The dimensions of the input side: the keys of `inputs`, in order."""
+        """The dimensions of the input: the keys of `inputs`, in order."""
         return tuple(self.inputs)
 
     @property
     def output_shape(self) -> tuple[Expr, ...]:
-        """The dimensions of the output side: the keys of `outputs`, in order."""
+        """The dimensions of the output: the keys of `outputs`, in order."""
         return tuple(self.outputs)
 
     def tile_side(self, side: Mapping[Expr, Expr], what: str) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-        """Return (dimensions, iterators) of `side`, the tile's coordinates {dimension: expression}: `self.inputs` or
-        `self.outputs`.
+        """Return (dimensions, iterators), two tuples in the same order, of the tile's coordinates `side`, {dimension:
+        iterator}. `side` is `self.inputs` for a write and `self.outputs` for a read.
 
-        Raise BadMapping unless each coordinate is a plain iterator and no two are the same. `what` names the operation
-        in the message.
+        Raise BadMapping if a coordinate is no plain iterator, or if two are the same. `what` names the operation in the
+        message.
         """
         iterators: list[Expr] = []
         for dim, e in side.items():
@@ -129,11 +129,11 @@ class IndexMapping:
         return tuple(side), tuple(iterators)
 
     def memory_side(self, side: Mapping[Expr, Expr], dims: Sequence[Expr], what: str) -> tuple[Expr, ...]:
-        """Return the memory's coordinates in the order of its dimensions `dims`.
+        """Return the memory coordinates, a tuple in the order of the memory's dimensions `dims`.
 
-        `side` is {dimension: expression}: `self.inputs` or `self.outputs`. Raise BadMapping if it lacks one of `dims`.
-        A dimension that the memory does not have is ignored if its coordinate is a plain iterator, and raises
-        BadMapping otherwise. `what` names the operation in the message.
+        `side` is {dimension: expression}: `self.inputs` for a read and `self.outputs` for a write. Raise BadMapping if
+        it lacks one of `dims`. An extra dimension in `side` is ignored if its coordinate is a plain iterator; otherwise
+        raise BadMapping. `what` names the operation in the message.
         """
         known = ", ".join(str(d) for d in side)
         coordinates = []

@@ -46,7 +46,7 @@ def _symbol(name: str, assumptions: dict[str, Any]) -> Any:
 
 
 def ceiling(x: ExprLike) -> Expr:
-    """Return the smallest integer >= x as an expression; `ceiling(M / 64)` is the division rounded up. x may be a
+    """Return the smallest integer >= x as an expression; `ceiling(M / 64)` is the division rounded up. `x` may be a
     float.
     """
     if isinstance(x, float):
@@ -55,8 +55,8 @@ def ceiling(x: ExprLike) -> Expr:
 
 
 def floor(x: ExprLike) -> Expr:
-    """Return the largest integer <= x as an expression; `floor(M / 64)` is the division rounded down. x
-    may be a float.
+    """Return the largest integer <= x as an expression; `floor(M / 64)` is the division rounded down. `x` may be a
+    float.
     """
     if isinstance(x, float):
         return as_expr(math.floor(x))
@@ -99,14 +99,15 @@ def Or(*conditions: Any) -> Expr:  # noqa: N802
 
 
 def Abs(x: ExprLike) -> Expr:  # noqa: N802
-    """Return the absolute value of x as an expression: max(x, -x)."""
+    """Return the absolute value of `x` as an expression: max(x, -x)."""
     return maximum(as_expr(x), -as_expr(x))
 
 
 def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
-    """Return an expression: the value of the first of `cases`, pairs (value, condition), whose condition holds.
+    """Return an expression that is the value of the first pair (value, condition) in `cases` of which the condition
+    holds.
 
-    Raise ValueError unless the condition of the last case is True.
+    Raise ValueError unless the condition of the last pair is True.
     """
     *earlier, (default, last) = cases
     if last is not True and not (isinstance(last, Expr) and last.is_constant and bool(last)):
@@ -119,22 +120,23 @@ def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
 
 
 def symbols(names: str, **assumptions: Any) -> Any:
-    """Return the symbols that `names` lists: one symbol for a single name, otherwise a tuple, such as for "M N" or "M,
-    N".
+    """Return the symbols that `names` lists, such as "M N" or "M, N": a symbol for a single name, otherwise a tuple.
 
-    They are of either sign, unless `assumptions` has nonnegative=True or positive=True.
+    The symbols are of either sign, unless `assumptions` has nonnegative=True or positive=True.
     """
     result = tuple(_symbol(name, assumptions) for name in names.replace(",", " ").split())
     return result[0] if len(result) == 1 else result
 
 
 def simplify(x: ExprLike) -> Expr:
-    """Return x as an expression. Expressions are returned unchanged, since they are simplified when they are made."""
+    """Return `x` as an expression. An expression is returned unchanged, since expressions are simplified when they are
+    made.
+    """
     return as_expr(x)
 
 
 def _condition(c: Any) -> Expr:
-    """Return the condition `c` as an expression; a bool becomes 0 or 1."""
+    """Return the condition `c`, a bool or an expression, as an expression; a bool becomes 0 or 1."""
     return as_expr(int(c)) if isinstance(c, bool) else as_expr(c)
 
 

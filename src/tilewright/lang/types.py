@@ -30,10 +30,8 @@ SPACES = frozenset({"SPACE", "GLOBAL", "SHARED"})
 
 
 def _is_address_space(entry: Any) -> bool:
-    """True if an entry of `Memory[...]` is an address space: an AddressSpace, or a symbol with SPACE, GLOBAL or SHARED
-    in its name.
-
-    Only whole words of the name count: ADDRESS_SPACE_0, but not SHAREDX.
+    """True if `entry`, from `Memory[...]`, is an AddressSpace, or a symbol with the word SPACE, GLOBAL or SHARED in its
+    name. Words are separated by "_": ADDRESS_SPACE_0 has the word SPACE, SHAREDX has none.
     """
     if isinstance(entry, Symbol):
         return not SPACES.isdisjoint(entry.name.upper().split("_"))

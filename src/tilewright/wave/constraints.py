@@ -20,18 +20,18 @@ from tilewright.lang.symbols import WORKGROUPS
 
 
 def _record(name: str, **attrs: Any) -> Op:
-    """Return a new record (header line of a tile program) of the kind `name`, such as "tiling", with the attributes
-    `attrs`; those that are None are left out.
+    """Return a new record (header line of a tile program) called `name`, such as "tiling", with the attributes `attrs`.
+    Attributes that are None are left out.
     """
     spec = TILE.records[name]
     return Op(spec, (), plain_attrs(spec.attrs, {k: v for k, v in attrs.items() if v is not None}))
 
 
-def elements_of_a_thread(what: str, of: str, count: Expr) -> Op:
-    """Return the header record (line of a tile program) of an `elements_per_thread` hint.
+def elements_per_thread_record(what: str, of: str, count: Expr) -> Op:
+    """Return the record (header line of a tile program) of one `elements_per_thread` hint.
 
-    `what` is the operation (`read`, `write`, `self_index`, ...), `of` the name of the memory or dimension it is applied
-    to, and `count` the number of elements that a thread should handle at once.
+    `what` is the operation ("read", "write", "self_index", ...), `of` the name of the memory or dimension that the
+    operation uses, and `count` the number of consecutive elements that a thread should handle at once.
     """
     return _record("elements", what=what, of=of, count=count)
 
@@ -42,7 +42,9 @@ def _as_expr_or_none(e: ExprLike | None) -> Expr | None:
 
 
 def _as_exprs(values: Any) -> tuple[Expr, ...] | None:
-    """Return `values`, a sequence of numbers or a single one, as a tuple of expressions; None stays None."""
+    """Return `values`, a list or tuple of integers and expressions or a single one, as a tuple of expressions; None
+    stays None.
+    """
     if values is None:
         return None
     return tuple(map(as_expr, values if isinstance(values, list | tuple) else (values,)))
@@ -56,10 +58,7 @@ class Constraint:
     """The base of all constraints."""
 
     def records(self) -> list[Op]:
-        """Return a list of the records (header lines) that this constraint adds to a tile program.
-
-        Here the list is empty; most subclasses override it.
-        """
+        """Return the records (header lines) that this constraint adds to a tile program: none in this base class."""
         return []
 
 
@@ -103,7 +102,7 @@ class WorkgroupConstraint(Constraint):
 
         It says that each workgroup along grid dimension `workgroup_dim` computes one tile of `dim`. It has the tile
         size and, if the author gave them, the first index (`apply_fn` of the workgroup id) and the number of workgroups
-        (`iters`).
+        (`iters`). It has `primary` only if that is False.
         """
         start = None
         if self.apply_fn is not None:
@@ -130,8 +129,8 @@ class WaveConstraint(Constraint):
     wave_id: Any = None
 
     def records(self) -> list[Op]:
-        """Return a list of one `wave` record (header line of a tile program): the tile size of `dim` that one wave of a
-        workgroup computes.
+        """Return a list of one `wave` record (header line of a tile program): the size of the tile of `dim` that one
+        wave of a workgroup computes.
         """
         return [_record("wave", dim=as_expr(self.dim), tile=as_expr(self.tile_size))]
 
@@ -149,8 +148,8 @@ class TilingConstraint(Constraint):
     def records(self) -> list[Op]:
         """Return a list of one `tiling` record (header line of a tile program), for the loop over `dim`.
 
-        It has the tile size, the number of iterations and the first index. Each is left out if the author did not give
-        it; a start of 0 is left out too.
+        It has the tile size, the number of iterations and the first index. Values that the author did not give, and a
+        first index of 0, are left out.
         """
         start = None if self.start is None or as_expr(self.start) is ZERO else as_expr(self.start)
         return [
@@ -180,7 +179,8 @@ class HardwareConstraint(Constraint):
         """Return a list of one `hardware` record (header line of a tile program).
 
         It has the threads per wave, waves per workgroup, workgroups per cluster, MMA instruction, vector widths, load
-        width and number of service waves. Values that the author left out, and the default load width, are not in it.
+        width in bits and number of service waves. Values that the author did not give are left out. So are the default
+        load width, and an `mma_type` that is no Enum.
         """
         vectors = None
         if self.vector_shapes:
@@ -262,12 +262,12 @@ class SymbolicAlias(Constraint):
     source_to_target: Callable[[Any], ExprLike]
 
     def divided(self, records: list[Op]) -> list[Op]:
-        """Return the list `records` (constraints as header lines of a tile program) with each workgroup along `target`
-        divided into one workgroup per wave.
+        """Return the list `records` (header lines of a tile program) with each workgroup along `target` divided into
+        one workgroup per wave.
 
-        A `workgroup` record of `target` gets the tile size of the `wave` record of `target`, if there is one. A new
-        `workgroup` record of `source` follows it, whose tile size is `source_to_target` of that size. All other records
-        are returned unchanged.
+        A `workgroup` record of `target` gets the tile size of the `wave` record of `target`, if there is one. After it
+        stands a new `workgroup` record of `source`, with `source_to_target` of that tile size as its tile size. All
+        other records are unchanged.
         """
         waves = {r.attrs["dim"]: r.attrs["tile"] for r in records if r.name == "wave"}
         divided_records = []

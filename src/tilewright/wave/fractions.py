@@ -14,26 +14,28 @@ Emit = Callable[[str, tuple[Value, ...], dict[str, Any]], Op]
 
 
 def has_fraction(e: Expr) -> bool:
-    """True if the expression `e` is a quotient `a / b`, or a sum or product with such a part."""
+    """True if the expression `e` is a quotient `a / b`, or a sum or product that contains a quotient."""
     return isinstance(e, Exact) or (isinstance(e, Sum | Product) and any(map(has_fraction, e.parts)))
 
 
 def fraction(emit: Emit, e: Expr, dtype: DType) -> Value:
-    """Emit the value of `e`, in which quotients are fractions, as a tile of the float type `dtype`; return the tile.
+    """Emit operations that compute the expression `e` with real division; return the result as a tile of the float type
+    `dtype` without dimensions.
 
-    It is computed in f32, or in f64 for `dtype` f64. `emit` emits an operation with operands and attributes.
+    The computation is in f32, or in f64 for `dtype` f64. `emit(name, operands, attributes)` emits an operation and
+    returns it.
     """
     wide = dtypes.f64 if dtype is dtypes.f64 else dtypes.f32
 
     def joined(name: str, values: list[Value]) -> Value:
-        """Emit the sum ("add") or product ("mul") of `values`, from left to right."""
+        """Emit the sum ("add") or product ("mul") of `values`, from left to right, and return the result."""
         first, *others = values
         for value in others:
             first = emit(name, (first, value), {}).result
         return first
 
     def number(e: Expr | int) -> Value:
-        """Emit the value of `e` in the wide type."""
+        """Emit the value of the expression `e` in the wide type, and return it."""
         e = as_expr(e)
         if not has_fraction(e):
             return emit("scalar", (), {"value": e, "dtype": wide}).result

@@ -19,7 +19,7 @@ from tilewright.ir.verifier import verify
 from tilewright.lang.annotations import evaluated_annotations
 from tilewright.lang.types import Memory, SymbolBind
 from tilewright.limits import written
-from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias, elements_of_a_thread
+from tilewright.wave.constraints import Constraint, IteratorBindings, SymbolicAlias, elements_per_thread_record
 from tilewright.wave.tracer import MemoryArgument, Tile, Tracer
 
 WRITES = ("write", "atomic_add", "atomic_min", "atomic_max")
@@ -39,7 +39,7 @@ class Kernel(FoundByName):
         self.__doc__ = function.__doc__
 
     def bound(self, symbols: Mapping[Any, Any]) -> Kernel:
-        """Return a copy of this kernel in which `symbols`, {symbol: integer or expression}, are bound in addition.
+        """Return a copy of this kernel that also binds `symbols`, {symbol: integer or expression}.
 
         Compiling the copy is like `compile(kernel, symbols)`. A symbol that the kernel already binds is bound anew.
         """
@@ -49,9 +49,10 @@ class Kernel(FoundByName):
         return copy
 
     def trace(self, *, as_wave: bool = False) -> Program:
-        """Call the Python function on symbolic arguments and return the verified tile program that its operations make.
+        """Call the Python function on symbolic arguments and return the verified tile program of the operations that it
+        emits.
 
-        Every call traces anew and gives the same program. With `as_wave`, two rules are Wave's: % on tiles takes the
+        Every call traces anew and returns the same program. With `as_wave`, two rules are Wave's: % on tiles takes the
         sign of the dividend (otherwise of the divisor, as in Python), and a read with a mapping returns 0 for
         out-of-bounds elements (otherwise they are an error). Raise `NothingWritten` if the kernel writes no memory.
         """
@@ -65,7 +66,7 @@ class Kernel(FoundByName):
             values, arguments = self._arguments(tracer)
             self.function(*arguments)
         records = [record for constraint in self.constraints for record in constraint.records()]
-        records += [elements_of_a_thread(*hint) for hint in tracer.hints]
+        records += [elements_per_thread_record(*hint) for hint in tracer.hints]
         bindings: dict[Expr, Any] = dict(self.symbols)
         for constraint in self.constraints:
             if isinstance(constraint, SymbolicAlias):
@@ -85,20 +86,21 @@ class Kernel(FoundByName):
     @property
     def mentioned(self) -> frozenset[Symbol]:
         """The symbols that the code of the kernel's Python function names, and the address spaces of its arguments that
-        are symbols. They are included whether or not the tile program uses them: some, such as vector widths, only
-        matter to Wave.
+        are symbols.
+
+        Symbols that the tile program does not use are included: some, such as vector widths, only matter to Wave.
         """
         symbols = {e for annotation in self.annotations.values() for e in [getattr(annotation, "space", None)]}
         symbols |= set(_symbols_named_in(self.function))
         return frozenset(e for e in symbols if isinstance(e, Symbol))
 
     def _arguments(self, trace: Tracer) -> tuple[list[Value], list[Any]]:
-        """Return (values, objects) for the parameters of the kernel's function, in order: the arguments of the tile
-        program, and the `MemoryArgument` or `Tile` that the function is called with for each.
+        """Return two lists with one entry for each parameter of the kernel's function, in order: the arguments of the
+        tile program, and the `MemoryArgument` or `Tile` with which the function is called.
 
         An annotation is `tkl.Memory[...]`, an element type (a scalar), or `tkl.SymbolBind[...]`. The last is a scalar
-        that also sets a symbol of the parameter's name, by a `set_symbol` emitted to `trace`. Raise `DtypeMismatch` for
-        any other annotation, and for `*args`, `**options` and keyword-only parameters.
+        that also sets the symbol of the parameter's name: a `set_symbol` is emitted to `trace`. Raise `DtypeMismatch`
+        for any other annotation, and for `*args`, `**options` and keyword-only parameters.
         """
         annotations = self.annotations
         values: list[Value] = []
@@ -143,8 +145,8 @@ class Kernel(FoundByName):
 
 
 def _symbols_named_in(function: Callable[..., Any]) -> list[Any]:
-    """Return the symbols that are values of global or closure variables named in the code of `function`, nested
-    functions included.
+    """Return a list, in no particular order, of the symbols that are values of global or closure variables named in the
+    code of `function` or of a function nested in it.
     """
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closure_values = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
@@ -161,8 +163,8 @@ _EMPTY = CellType()
 
 
 def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[..., Any]], Kernel]:
-    """Return a decorator that turns a Python function into a `Kernel`. `constraints` (None: none) are objects such as
-    `TilingConstraint`, which say how its work is divided. Raise `ProgramError` for anything else.
+    """Return a decorator that turns a Python function into a `Kernel`. `constraints` (None: none) is a list or tuple of
+    objects such as `TilingConstraint`, which say how work is divided. Raise `ProgramError` for anything else.
 
     >>> import tilewright.lang as tkl, tilewright.wave as tkw
     >>> M, N = tkl.sym.M, tkl.sym.N
@@ -194,6 +196,7 @@ def wave(constraints: Sequence[Constraint] | None = None) -> Callable[[Callable[
             raise ProgramError(f"wave: {constraint!r} is no constraint", author_location())
 
     def decorate(function: Callable[..., Any]) -> Kernel:
+        """Return `function`, a Python function, as a `Kernel`. Raise `ProgramError` for another object."""
         if not callable(function) or not hasattr(function, "__code__"):
             raise ProgramError(f"@tkw.wave() marks a Python function, not {function!r}", author_location())
         return Kernel(function, constraints or (), sys._getframe(1))

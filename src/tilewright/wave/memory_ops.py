@@ -34,16 +34,16 @@ def read(
 ) -> Tile:
     """Emit a `read` of `memory` (a kernel argument, or allocated memory) and return its elements as a tile.
 
-    Without a `mapping` the tile has the memory's dimensions, and ends where memory does. A `mapping` gives the memory
-    coordinates of each tile element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`.
-    Instead of a mapping, `source` may list the memory coordinates and `target` the tile's iterators; the kernel's
-    IteratorBindings say which dimension each iterator runs over. `bounds` is {tile dimension: size}: memory is not read
-    for elements whose coordinate is `size` or more.
+    Without a `mapping`, the tile has the dimensions of the memory. A `mapping` gives the memory coordinates of each
+    tile element; its dynamic values (indices that are data) are the tiles `mapping_dynamic_vals`. Instead of a mapping,
+    `source` may list the memory coordinates and `target` the tile's iterators; the kernel's IteratorBindings give the
+    dimension of each iterator. `bounds` is {tile dimension: size}: memory is not read for elements with a coordinate of
+    `size` or more.
 
     `otherwise` is the value of elements out of bounds of memory or beyond `bounds`; raise DtypeMismatch if it is no
-    number. Without it, elements beyond `bounds` are 0, and a mapping must not leave memory; in a kernel traced by the
-    rules of Wave (`as_wave`), a read with a mapping gives 0 there. `elements_per_thread` is a hint to the planner;
-    `flags` and `tag` are ignored.
+    number. Without `otherwise`, elements beyond `bounds` are 0, and a mapping must stay in bounds of memory; but in a
+    kernel traced by the rules of Wave (`as_wave`), a read with a mapping returns 0 out of bounds. `elements_per_thread`
+    is a hint to the planner; `flags` and `tag` are ignored. Raise BadMapping for arguments that do not fit the memory.
     """
     value = memory_of(memory, "read")
     memory_type: MemoryType = value.type
@@ -79,8 +79,8 @@ def write(
     """Emit a `write` of the tile `register_` to `memory`; elements that are out of bounds are not written.
 
     A write to a narrower element type rounds; the compiler warns of it. Without a `mapping`, a tile that lacks
-    dimensions of the memory is written at every coordinate along them. The other parameters are those of `read`, with
-    `source` the tile's iterators and `target` the memory coordinates.
+    dimensions of the memory is written at every coordinate along them. The other parameters are those of `read`, but
+    `source` lists the tile's iterators and `target` the memory coordinates.
     """
     _emit_store("write", register_, memory, mapping, mapping_dynamic_vals, bounds, source, target, elements_per_thread)
 
@@ -94,10 +94,10 @@ def atomic_add(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """Emit an `atomic_add`, which atomically adds each element of the tile `register_` to its element of `memory`, and
-    return the memory's old values as a tile.
+    """Emit an `atomic_add`, which atomically adds each element of the tile `register_` to an element of `memory`.
+    Return the old values of memory as a tile.
 
-    Several elements may be mapped to one memory element. The other parameters are those of `read`.
+    Several tile elements may be mapped to one memory element. The other parameters are those of `read`.
     """
     return _emit_atomic("atomic_add", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
@@ -111,10 +111,10 @@ def atomic_min(
     bounds: dict[Any, ExprLike] | None = None,
     tag: str | None = None,
 ) -> Tile:
-    """Emit an `atomic_min`, which atomically sets each element of `memory` to the minimum of itself and the elements of
-    the tile `register_` that are mapped to it. Return the memory's old values as a tile.
+    """Emit an `atomic_min`, which atomically replaces an element of `memory` by the minimum of its value and an element
+    of the tile `register_`. Return the old values of memory as a tile.
 
-    The other parameters are those of `read`.
+    Several tile elements may be mapped to one memory element. The other parameters are those of `read`.
     """
     return _emit_atomic("atomic_min", register_, memory, mapping, mapping_dynamic_vals, bounds, elements_per_thread)
 
@@ -132,9 +132,10 @@ def scatter_add(
     """Emit an `atomic_add` that adds element e of the tile `register_src` to `memory`, at the coordinate
     `register_idx[e]` along `dim`.
 
-    `dim` is a dimension of the memory, or its position. The other memory coordinates are those of e in its tile, or
-    follow from `mapping` (with the tile as input and the memory as output). `elements_per_thread` is a hint to the
-    planner (1: none). `bounds` is as in `read`, `tag` is ignored. Raise `BadMapping` if the memory lacks `dim`.
+    `dim` is a dimension of the memory, or the number of a dimension. The other memory coordinates are the coordinates
+    of e with the same dimensions, or those of `mapping` (with the tile as input and the memory as output).
+    `elements_per_thread` is a hint to the planner (1: none). `bounds` is as in `read`, `tag` is ignored. Raise
+    `BadMapping` if the memory lacks `dim`.
     """
     value, indices = tile_of(register_src, "scatter_add"), tile_of(register_idx, "scatter_add")
     memory_type = memory_of(memory, "scatter_add").type
@@ -165,12 +166,12 @@ def _emit_atomic(
     bounds: dict[Any, ExprLike] | None,
     elements: Any,
 ) -> Tile:
-    """Emit the atomic operation `name`, such as "atomic_add", which combines the elements of `tile` into `memory`;
-    return the memory's old values as a tile.
+    """Emit the atomic operation `name`, such as "atomic_add", which combines the elements of `tile` into `memory`.
+    Return the old values of memory as a tile.
 
-    `mapping` may have the tile as input, like a write's, or as output, like a read's: Wave allows both. `dynamic` are
-    the tiles for its dynamic values (indices that are data). `bounds` is as in `read`; `elements` is the
-    `elements_per_thread` hint, or None.
+    `mapping` may have the tile as input, like that of a write, or as output, like that of a read: Wave allows both.
+    `dynamic` are the tiles for the dynamic values of `mapping` (indices that are data). `bounds` is as in `read`;
+    `elements` is the `elements_per_thread` hint, or None.
     """
     if isinstance(mapping, IndexMapping) and all(e in mapping.iterators for e in mapping.outputs.values()):
         inverse = IndexMapping(mapping.num_iterators, mapping.outputs, mapping.inputs, mapping.dynamic_val_mappings)
@@ -191,12 +192,12 @@ def _emit_store(
     target: Sequence[Any] | None = None,
     elements: Any = None,
 ) -> Op:
-    """Emit the operation `name` ("write" or an atomic) from `tile` to `memory` and return it.
+    """Emit the operation `name` ("write" or an atomic) from `tile` to `memory` and return the operation.
 
-    `mapping`, `bounds`, `source` and `target` are as in `write`. `dynamic` are the tiles for the mapping's dynamic
-    values (indices that are data); `elements` is the `elements_per_thread` hint, or None. The tile must have the
-    mapping's dimensions, in any order. If it has others, a tile that a `fill` made is filled anew over the mapping's
-    dimensions; for another tile, raise DimensionMismatch.
+    `mapping`, `bounds`, `source` and `target` are as in `write`. `dynamic` are the tiles for the dynamic values of
+    `mapping` (indices that are data); `elements` is the `elements_per_thread` hint, or None. The tile must have the
+    tile dimensions of the mapping, in any order. If it has other dimensions and is the result of a `fill`, a `fill`
+    over the mapping's dimensions is stored instead; otherwise raise DimensionMismatch.
     """
     value, memory_value = tile_of(tile, name), memory_of(memory, name)
     tracer(name).hint(name, memory_value.name, elements)
@@ -217,8 +218,8 @@ def _emit_store(
 
 
 def _broadcast_fill(value: Value, dims: tuple[Expr, ...]) -> Value:
-    """If the tile `value` is the result of a `fill` operation, emit a `fill` with the same number and the dimensions
-    `dims`, and return that tile; otherwise return `value`.
+    """If the tile `value` is the result of a `fill` operation in a block that is being traced, emit a `fill` with the
+    same number and the dimensions `dims`, and return that tile. Otherwise return `value`.
     """
     trace = tracer("write")
     producer = next((op for block in trace.builder.blocks for op in block.ops if value in op.results), None)
@@ -241,13 +242,14 @@ def _access_of(
     """Return (attributes, dynamic values, tile dimensions) that describe how the operation `what` accesses memory of
     type `memory`.
 
-    `attributes` is {name: value}: `over` (iterators of the tile), `at` (memory coordinates as expressions of them),
-    `lookups` (coordinates at which each dynamic value is read) and `bounds`. `mapping`, `bounds`, `source` and `target`
-    are as in `read`. Without `mapping`, `source` and `target`, only `bounds` is set, and the tile dimensions are None
-    (those of the memory). `dynamic` are the tiles for the mapping's dynamic values (indices that are data). `reading`
-    is True for reads, whose tile is the mapping's output.
+    `attributes` is {name: value}: `over` (iterators of the tile), `at` (memory coordinates as expressions of the
+    iterators), `lookups` (coordinates at which each dynamic value is read) and `bounds`. `mapping`, `bounds`, `source`
+    and `target` are as in `read`. Without `mapping`, `source` and `target`, only `bounds` is set, and the tile
+    dimensions are None (those of the memory). `dynamic` are the tiles for the dynamic values of `mapping` (indices that
+    are data). `reading` is True for reads, where the tile is the output of the mapping.
 
-    Raise BadMapping for arguments that do not fit.
+    Raise BadMapping for arguments of a wrong type, and for coordinates that are missing or do not fit the memory. Raise
+    DtypeMismatch for a dynamic value that is neither a tile nor a number.
     """
     attrs: dict[str, Any] = {}
     for name, argument, types, expected in (
@@ -305,8 +307,8 @@ def _dims_named_by_symbol(side: dict[Expr, Expr], dims: tuple[Expr, ...]) -> dic
     """Return {symbol: memory dimension} for memory dimensions that a mapping names by the only symbol in them, as Wave
     allows.
 
-    If the mapping has a coordinate for K, and the memory has the dimension K/2 but no K, it is {K: K/2}. `side` is
-    {dimension: coordinate} of the mapping's memory side, `dims` are the memory's dimensions.
+    If the mapping has a coordinate for K, and the memory has the dimension K/2 but no K, return {K: K/2}. `side` is
+    {dimension: coordinate} of the mapping's memory coordinates; `dims` are the memory's dimensions.
     """
     unnamed = [d for d in dims if d not in side and len(d.symbols) == 1]
     return {s: d for d in unnamed for s in d.symbols if s in side and s not in dims}
@@ -318,9 +320,9 @@ def _dims_of_assigned_symbols(
     """Return the tile dimensions `dims`, in which a symbol that `set_symbol` assigned may be replaced by a dimension of
     the assigned tile.
 
-    If S was set to a tile over M, [S, N] becomes [M, N]. A symbol is replaced only if the iterator at the same position
-    of `iterators` occurs in no coordinate of `at` (the symbol itself then selects the element), and if exactly one
-    dimension of the assigned tile is missing from `dims`.
+    If S was set to a tile over M, [S, N] becomes [M, N]. A symbol is replaced only if the entry of `iterators` at the
+    same position occurs in no coordinate of `at`, and if exactly one dimension of the assigned tile is missing from
+    `dims`.
     """
     assigned = tracer("read").assigned
     used = {s for e in at for s in e.symbols}
@@ -334,11 +336,11 @@ def _dims_of_assigned_symbols(
 
 
 def _lookup_coordinates(mapping: IndexMapping, values: Sequence[Value]) -> list[dict[Expr, Expr]]:
-    """Return a list with {dimension: coordinate expression} for each of `values`, the mapping's dynamic values (tiles
-    whose elements are used as indices).
+    """Return a list with {dimension: coordinate expression} for each of `values`, the dynamic values of `mapping`
+    (tiles with elements that are used as indices).
 
-    These are the coordinates at which `mapping` looks the tile up, for dimensions that the tile has; {} if the mapping
-    gives none.
+    `mapping` looks the dynamic value up at these coordinates. Dimensions that the dynamic value lacks are left out; {}
+    if the mapping gives no coordinates.
     """
     coordinates = [mapping.dynamic[n] if n < len(mapping.dynamic) else {} for n in range(len(values))]
     return [{d: e for d, e in row.items() if d in v.type.dims} for v, row in zip(values, coordinates, strict=True)]
@@ -350,13 +352,13 @@ def _dims_of_dynamic_values(
     at: tuple[Expr, ...],
     values: Iterable[tuple[Value, dict[Expr, Expr]]],
 ) -> tuple[Expr, ...]:
-    """Return the tile dimensions `dims`, in which the dimension of an unused iterator is replaced by a dimension that
-    only a dynamic value has.
+    """Return the tile dimensions `dims`, in which the dimension of an unused iterator may be replaced by a dimension
+    that only a dynamic value has.
 
-    A dynamic value is a tile whose elements are used as indices; `values` are pairs (dynamic value, {dimension: lookup
-    coordinate}). An iterator is unused if no coordinate in `at` contains it. The replacement is made only if exactly
-    one of `iterators` is unused and exactly one dimension of the dynamic values is not in `dims`. So a scatter to
-    indices held in a tile runs once per index, as in Wave, where each thread has one index.
+    A dynamic value is a tile with elements that are used as indices; `values` are pairs (dynamic value, {dimension:
+    lookup coordinate}). An iterator is unused if no coordinate in `at` contains it. The dimension is replaced only if
+    exactly one of `iterators` is unused, and exactly one dimension of the dynamic values is neither in `dims` nor
+    looked up. So a scatter to indices held in a tile runs once per index, as in Wave, where each thread has one index.
     """
     missing = list(dict.fromkeys(d for v, row in values for d in v.type.dims if d not in dims and d not in row))
     used = {s for e in at for s in e.symbols}
@@ -378,12 +380,13 @@ def _access_by_iterators(
     """Return (attributes, dynamic values, tile dimensions) of an access by the operation `what` to memory of type
     `memory`, given by `source=` and `target=`.
 
-    One of these lists the tile's iterators (`target` if `reading`), the other the memory coordinates. A coordinate that
-    is a tile is an index read from data; these tiles are the dynamic values. The kernel's IteratorBindings give the
-    dimension of each iterator. The attributes are added to the dict `attrs`, which is returned.
+    For `reading`, `target` lists the tile's iterators and `source` the memory coordinates; otherwise the reverse. A
+    coordinate that is a tile is an index read from data; these tiles are the dynamic values. The kernel's
+    IteratorBindings give the dimension of each iterator. The attributes are added to the dictionary `attrs`, which is
+    returned.
 
-    Raise BadMapping if one of the two is missing, an iterator is unknown, or the number of coordinates is not that of
-    the memory.
+    Raise BadMapping if `source` or `target` is missing, if an iterator is unknown, or if the number of coordinates is
+    not that of the memory's dimensions.
     """
     dim_of_iterator = tracer(what).iterators
     tile_side, memory_side = (target, source) if reading else (source, target)
@@ -431,9 +434,9 @@ def allocate(
 ) -> MemoryArgument:
     """Emit an `allocate` of shared memory, which the threads of a workgroup share, and return it as a `MemoryArgument`.
 
-    `shape` and `dtype` are its dimensions and element type; `distributed_shape` is the tile of `shape` that one
-    workgroup has. `padding`, `tail_padding` and `tag` are Wave's and ignored: the layout is the compiler's. Raises
-    OutOfScope for an `address_space` that is not shared memory, and if `parent` or `offset` is given.
+    `shape` and `dtype` are the dimensions and the element type of the memory; `distributed_shape` is the tile of
+    `shape` that one workgroup has. `padding`, `tail_padding` and `tag` are ignored: the compiler chooses the layout.
+    Raise OutOfScope for an `address_space` that is not shared memory, and if `parent` or `offset` is given.
     """
     where = author_location()
     if address_space not in (None, SHARED_ADDRESS_SPACE):
@@ -447,8 +450,8 @@ def allocate(
 
 
 def shared_memory_barrier(*args: Any, **options: Any) -> None:
-    """Emit a workgroup barrier: accesses to allocated memory before it complete before those after it. All arguments
-    are ignored.
+    """Emit a barrier of the workgroup: accesses to allocated memory before the barrier complete before those after it.
+    All arguments are ignored.
     """
     tracer("shared_memory_barrier").emit("barrier")
 

@@ -48,26 +48,31 @@ def iterate(
     """Return a decorator that traces a Python function as the body of a loop over consecutive tiles of the dimension
     `axis`.
 
-    The decorator emits one `iterate`, and puts the loop's results in place of the function: a tile if one value is
-    carried, otherwise a tuple of tiles. The function takes the carried values, at first `init_args`, and returns those
-    of the next iteration; the last ones are the results.
+    The decorator emits one `iterate` and returns the loop's results: a tile if one value is carried, otherwise a tuple
+    of tiles. The function takes the carried values, at first `init_args`, and returns those of the next iteration; the
+    last ones are the results.
 
-    With `start` and `condition` it is a while loop: `axis` begins at the scalar `start`, the body sets it by
-    `tkw.set_symbol(axis, next)`, and the loop goes on while `condition` holds. `any_tile` promises that the results do
-    not depend on the tile size. `tag` is ignored. Raise OutOfScope if `step`, the number of tiles from one iteration to
-    the next, is not 1.
+    With `start` and `condition` the loop is a while loop: `axis` begins at the scalar `start`, the body sets it by
+    `tkw.set_symbol(axis, next)`, and the loop continues while `condition` holds. `any_tile` promises that the results
+    do not depend on the tile size. `tag` is ignored.
+
+    Raise OutOfScope if `step`, the number of tiles from one iteration to the next, is not 1. The decorator raises
+    DtypeMismatch if `init_args` is no list or tuple, ProgramError if only one of `start` and `condition` is given, and
+    DimensionMismatch if the function takes or returns another number of values.
     """
     where = author_location()
     if step != 1:
         raise OutOfScope(f"iterate: step={written(step)}: a loop takes every tile of its axis, step=1", where)
 
     def decorate(body: Callable[..., Any]) -> Any:
+        """Trace `body`, emit the loop, and return its results."""
         trace = tracer("iterate")
         if not isinstance(init_args, list | tuple):
             raise DtypeMismatch(f"iterate: init_args={init_args!r}: give a list of tiles, init_args=[...]", where)
         carried = [operand(a, dtypes.f32, "iterate") for a in init_args]
 
         def emit_yield(returned: Any) -> None:
+            """Emit the `yield` of the body: `returned` are the values of the next iteration."""
             trace.emit("yield", _yielded_values(returned, len(carried), "iterate"))
 
         attrs: dict[str, Any] = {"axis": dim_of(axis, "iterate")}
@@ -96,7 +101,7 @@ def _yielded_values(returned: Any, count: int, what: str) -> list[Value]:
     """Return `returned`, the return value of a traced body (None, one tile or a sequence of tiles), as a list of IR
     values.
 
-    Raise `DimensionMismatch` unless there are `count` of them; `what` is the operation named in its text.
+    Raise `DimensionMismatch` unless there are `count` values; `what` names the operation in the message.
     """
     if returned is None:
         results: tuple[Any, ...] = ()
@@ -112,19 +117,20 @@ def _yielded_values(returned: Any, count: int, what: str) -> list[Value]:
 
 
 def conditional(condition: Any, else_return: Any = None, tag: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that traces a Python function as a branch, executed where `condition` holds. It emits one
-    `conditional` and puts the branch's results in place of the function.
+    """Return a decorator that traces a Python function as a branch, executed where `condition` holds. The decorator
+    emits one `conditional` and returns the results of the branch.
 
     `condition` is an expression, or a bool tile, which is tested for each element. `else_return` is a value or a list
-    of values. With it, the results are the function's return values where the condition holds and the values of
+    of values. With it, the results are the function's return values where the condition holds, and the values of
     `else_return` elsewhere; the function takes the values of `else_return` as arguments, or takes none. One result is
-    returned as a tile, several as a tuple. Without `else_return` there are no results: None. `tag` is ignored.
+    returned as a tile, several as a tuple. Without `else_return` the decorator returns None. `tag` is ignored.
 
-    Raise DtypeMismatch for another type of condition, OutOfScope for one with a thread id, and DimensionMismatch if the
-    function has another number of parameters or results.
+    The decorator raises DtypeMismatch for another type of condition, OutOfScope for a condition with a thread id, and
+    DimensionMismatch if the function has another number of parameters or results.
     """
 
     def decorate(body: Callable[..., Any]) -> Any:
+        """Trace `body`, emit the branch, and return its results."""
         trace = tracer("conditional")
         attrs: dict[str, Any] = {}
         operands: list[Value] = []
@@ -140,6 +146,7 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
         )
 
         def emit_yield(returned: Any) -> None:
+            """Emit the `yield` of the branch with the values `returned`; nothing if there is no `else_return`."""
             if otherwise:
                 trace.emit(
                     "yield",
@@ -161,7 +168,7 @@ def conditional(condition: Any, else_return: Any = None, tag: str | None = None)
 def _bind_arguments(body: Callable[..., Any], values: list[Tile]) -> Callable[[], Any]:
     """Return a function without parameters that calls `body` with the tiles `values` as arguments.
 
-    If `body` has no parameters, return it unchanged. Raise `DimensionMismatch` if it cannot be called with that many
+    If `body` has no parameters, return `body`. Raise `DimensionMismatch` if `body` cannot be called with `len(values)`
     arguments.
     """
     if not inspect.signature(body).parameters:
@@ -182,13 +189,14 @@ def mma(
     tag: str | None = None,
     accumulate: str | None = None,
 ) -> Tile:
-    """Emit one `mma`, acc + sum(lhs * rhs), and return it as a tile. The sum is over the dimensions that both operands
-    have and the accumulator `acc` lacks.
+    """Emit one `mma`, acc + sum(lhs * rhs), and return it as a tile. The sum is over the dimensions that `lhs` and
+    `rhs` have and the accumulator `acc` lacks.
 
-    Dimensions are matched by name, in any order; those that all three have are batch dimensions. By default f32
-    operands are multiplied as f32, and accumulators are f32 or wider. `precision="tf32"` reduces f32 operands to ten
-    bits of fraction, rounded to nearest, or truncated if the machine's MMA truncates. `accumulate="f16"`, for f16
+    Dimensions are matched by name, in any order; dimensions that all three tiles have are batch dimensions. By default
+    f32 operands are multiplied as f32, and accumulators are f32 or wider. `precision="tf32"` reduces f32 operands to
+    ten bits of fraction, rounded to nearest, or truncated if the machine's MMA truncates. `accumulate="f16"`, for f16
     operands and `acc`, allows sums in f16, which may be rounded after every product. `mma_type` and `tag` are ignored.
+    Raise DtypeMismatch for another `precision`.
     """
     if precision not in (None, "tf32"):
         raise DtypeMismatch(f'mma: precision={precision!r}; "tf32" or nothing', author_location())
@@ -234,12 +242,14 @@ def scaled_mma(
 def _make_reduction(name: str) -> Any:
     """Return the Python function `tkw.<name>(src, acc, dim)`, for `name` "sum", "max", "min" or "prod".
 
-    The function emits a reduction of the tile `src`, or of a list of tiles, over `dim`: one dimension, a list of them,
-    or None for the last one. It returns the result as a tile of the same element type. The tile or number `acc`, if
-    given, is combined into the result. Its parameters `block` and `tag` are ignored.
+    The function emits a reduction of the tile `src`, or of a list of tiles, over `dim`: one dimension, a list of
+    dimensions, or None for the last dimension. It returns the result as a tile of the same element type. The tile or
+    number `acc`, if given, is combined into the result. The parameters `block` and `tag` are ignored. The function
+    raises DtypeMismatch if `acc` has another element type, or if `src` is an empty list.
     """
 
     def reduce(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
+        """Emit the reduction of `src` over `dim`, combined with `acc`; return the result."""
         sources = [tile_of(x, name) for x in (src if isinstance(src, tuple | list) else [src])]
         if not sources:
             raise DtypeMismatch(f"{name} of nothing: give a tile, or a list of tiles", author_location())
@@ -262,17 +272,20 @@ def _make_reduction(name: str) -> Any:
         return reduced if reduced.type.dtype is dtype else cast(reduced, dtype)
 
     reduce.__name__ = reduce.__qualname__ = name
-    reduce.__doc__ = f"The {name} of tiles over a dimension, or a list of them, starting from `acc` if given."
+    reduce.__doc__ = (
+        f"Emit the {name} of the tile `src` (or of a list of tiles) over `dim`: one dimension, a list, or None for the "
+        "last one. Return it as a tile. `acc`, if given, is combined into it; `block` and `tag` are ignored."
+    )
     return reduce
 
 
 def _reduced_dims(value: Value, dim: Any, what: str) -> list[Expr]:
-    """Return the dimensions over which the operation `what` reduces the tile `value`, as a list, in the order in which
-    they are reduced. `dim` is one dimension, a list, or None for the tile's last one.
+    """Return the dimensions over which the operation `what` reduces the tile `value`, as a list, in the order of
+    reduction. `dim` is one dimension, a list of dimensions, or None for the tile's last dimension.
 
     Dimensions of a list are ordered as in the tile, from last to first. Axes of enclosing loops come after all others,
-    since the reduction accumulates over them. Raise DimensionMismatch if a list is empty, or names a dimension twice or
-    one that the tile lacks.
+    since the reduction accumulates over them. Raise DimensionMismatch if a list is empty, names a dimension twice, or
+    names a dimension that the tile lacks. A single dimension is not checked.
     """
     if dim is None:
         return [_last_dim(value, what)]
@@ -294,8 +307,8 @@ def _reduced_dims(value: Value, dim: Any, what: str) -> list[Expr]:
 
 
 def _last_dim(value: Value, what: str) -> Expr:
-    """Return the last dimension of the tile `value`. Raise `DimensionMismatch` if it has no dimensions; `what` is the
-    operation named in its text.
+    """Return the last dimension of the tile `value`. Raise `DimensionMismatch` if the tile has no dimensions; `what`
+    names the operation in the message.
     """
     if not value.type.dims:
         raise DimensionMismatch(f"{what} of {value.type}: it has no dimensions", author_location(2))
@@ -307,20 +320,25 @@ sum, max, min, prod = (_make_reduction(name) for name in ("sum", "max", "min", "
 
 
 def _make_scan(name: str) -> Any:
-    """Return the Python function `tkw.<name>`, for `name` cumsum, cumprod, cummax or cummin.
+    """Return the Python function `tkw.<name>(src, acc, dim)`, for `name` "cumsum", "cumprod", "cummax" or "cummin".
 
-    The function emits a scan (running reduction) of a tile along a dimension (None: the last one), and returns the
-    result as a tile. The tile or number `acc`, if given, is combined into every element.
+    The function emits a scan (running reduction) of the tile `src` along the dimension `dim` (None: the last one), and
+    returns the result as a tile. The tile or number `acc`, if given, is combined into every element. The parameters
+    `block` and `tag` are ignored.
     """
 
     def scan(src: Any, acc: Any = None, dim: Any = None, block: bool = False, tag: str | None = None) -> Tile:
+        """Emit the scan of `src` along `dim`, combined with `acc`; return the result."""
         value = tile_of(src, name)
         attrs = {"dim": _last_dim(value, name) if dim is None else dim_of(dim, name)}
         extra = [] if acc is None else [operand(acc, value.type.dtype, name)]
         return Tile(tracer(name).emit(name, [value, *extra], attrs).result)
 
     scan.__name__ = scan.__qualname__ = name
-    scan.__doc__ = f"The running {SCANS[name]} along a dimension, starting from `acc` if given."
+    scan.__doc__ = (
+        f"Emit the running {SCANS[name]} of the tile `src` along the dimension `dim` (None: the last one). Return it "
+        "as a tile. `acc`, if given, is combined into every element; `block` and `tag` are ignored."
+    )
     return scan
 
 
@@ -328,13 +346,16 @@ cumsum, cumprod, cummax, cummin = (_make_scan(name) for name in SCANS)
 
 
 def _make_arg_reduction(name: str, reduction: str) -> Any:
-    """Return the Python function `tkw.<name>`, argmax or argmin; `reduction` is "max" or "min".
+    """Return the Python function `tkw.<name>(src, dim)`, for `name` "argmax" or "argmin"; `reduction` is "max" or
+    "min".
 
-    The function emits the index of the first largest (smallest) element along a dimension, as i32, and returns it as a
-    tile. A NaN counts as the largest and as the smallest element.
+    The function emits the index of the first largest (smallest) element of the tile `src` along the dimension `dim`
+    (None: the last one), and returns it as an i32 tile. A NaN counts as the largest and as the smallest element. The
+    function raises DimensionMismatch if the tile lacks `dim`.
     """
 
-    def place(src: Any, dim: Any = None, tag: str | None = None) -> Tile:
+    def arg_reduce(src: Any, dim: Any = None, tag: str | None = None) -> Tile:
+        """Emit the index of the first extreme element of `src` along `dim`; return the indices."""
         tile = Tile(tile_of(src, name))
         reduced_dim = _last_dim(tile.value, name) if dim is None else dim_of(dim, name)
         if reduced_dim not in tile.type.dims:
@@ -349,12 +370,12 @@ def _make_arg_reduction(name: str, reduction: str) -> Any:
         indices = select(is_extreme, self_index(reduced_dim), _NO_INDEX)
         return Tile(trace.emit("min", [indices.value], {"dim": reduced_dim}).result)
 
-    place.__name__ = name
-    place.__doc__ = (
-        f"Emit the i32 index of the first {reduction} along a dimension (None: the last one); a NaN is the "
-        f"{reduction}, as in PyTorch."
+    arg_reduce.__name__ = name
+    arg_reduce.__doc__ = (
+        f"Emit the index of the first {reduction} of the tile `src` along the dimension `dim` (None: the last one). "
+        f"Return it as an i32 tile. A NaN is the {reduction}, as in PyTorch; `tag` is ignored."
     )
-    return place
+    return arg_reduce
 
 
 _NO_INDEX = 2**31 - 1
@@ -363,11 +384,12 @@ argmax, argmin = _make_arg_reduction("argmax", "max"), _make_arg_reduction("argm
 
 
 def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, Tile]:
-    """Emit one `topk` of the tile `src` along the dimension `dim`, and return two tiles: (values, i32 indices) of the
-    largest elements, in descending order.
+    """Emit one `topk` of the tile `src` along the dimension `dim`, and return two tiles, (values, i32 indices), of the
+    largest elements in descending order.
 
     `k_dim`, a symbol or an integer, is the number of elements to find, and the dimension that replaces `dim` in the
-    results. The lower index wins a tie. A NaN is larger than any number, as in `max` and PyTorch. `tag` is ignored.
+    results. Of equal elements, the one with the lower index comes first. A NaN is larger than any number, as in `max`
+    and PyTorch. `tag` is ignored.
     """
     attrs = {"dim": dim_of(dim, "topk"), "count": dim_of(k_dim, "topk")}
     values, indices = tracer("topk").emit("topk", [tile_of(src, "topk")], attrs).results
@@ -378,37 +400,42 @@ def topk(src: Any, k_dim: Any, dim: Any, tag: str | None = None) -> tuple[Tile, 
 
 
 def _make_unary(name: str) -> Any:
-    """Return the Python function `tkw.<name>`, such as `tkw.exp`, which emits the operation `name` on a tile, element
-    by element.
+    """Return the Python function `tkw.<name>(src)`, such as `tkw.exp`, which emits the operation `name` on each element
+    of the tile `src` and returns the result as a tile.
     """
 
     def operate(src: Any, tag: str | None = None) -> Tile:
+        """Emit the operation on each element of `src`; return the result."""
         return Tile(tracer(name).emit(name, [tile_of(src, name)]).result)
 
     operate.__name__ = name
-    operate.__doc__ = f"{name}, element by element."
+    operate.__doc__ = f"Emit {name} of the tile `src`, element by element, and return it as a tile. `tag` is ignored."
     return operate
 
 
 def _make_binary(name: str) -> Any:
-    """Return the Python function `tkw.<name>`, such as `tkw.maximum`, which emits the operation `name` on two tiles, or
-    a tile and a number, element by element.
+    """Return the Python function `tkw.<name>(lhs, rhs)`, such as `tkw.maximum`, which emits the operation `name` on the
+    elements of two tiles, or of a tile and a number, and returns the result as a tile. Dimensions broadcast by name.
     """
 
     def operate(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
+        """Emit the operation on the elements of `lhs` and `rhs`; return the result."""
         typed_operand = lhs if isinstance(lhs, Tile) else rhs
         dtype = tile_of(typed_operand, name).type.dtype
         operands = [operand(x, dtype, name) for x in (lhs, rhs)]
         return Tile(tracer(name).emit(name, operands).result)
 
     operate.__name__ = name
-    operate.__doc__ = f"{name}, element by element; dimensions broadcast by name."
+    operate.__doc__ = (
+        f"Emit {name} of `lhs` and `rhs`, element by element, and return it as a tile. One of them may be a number; "
+        "dimensions broadcast by name. `tag` is ignored."
+    )
     return operate
 
 
 def powf(lhs: Any, rhs: Any, tag: str | None = None) -> Tile:
-    """Emit `lhs` ** `rhs`, element by element, and return it as a tile; dimensions broadcast by name. One of the two
-    may be a number. `tag` is ignored.
+    """Emit `lhs` ** `rhs`, element by element, and return it as a tile; dimensions broadcast by name. Either `lhs` or
+    `rhs` may be a number. `tag` is ignored.
 
     A small integer exponent becomes multiplications, as with the operator `**`.
     """
@@ -431,7 +458,8 @@ def softsign(
     """Emit x / (1 + |x| / cap) for the elements x of the tile `src`, and return it as a tile.
 
     The cap is `logit_cap`; with `apply_scaling` it is divided by sqrt(`head_dim`), which must be given then. Raise
-    DtypeMismatch for numbers that are not above 0. `tag` is ignored.
+    DtypeMismatch if `logit_cap` or `head_dim` is not above 0, if `apply_scaling` is no bool, or if `head_dim` is
+    missing. `tag` is ignored.
     """
     if type(apply_scaling) is not bool:
         raise DtypeMismatch(f"softsign: apply_scaling={written(apply_scaling, 80)}: True or False", author_location())
@@ -450,8 +478,8 @@ def select(cond: Any, if_true: Any, if_false: Any, tag: str | None = None) -> Ti
     """Emit one `select` and return it as a tile: the elements of `if_true` where the bool tile `cond` holds, and of
     `if_false` elsewhere.
 
-    One of the two may be a number, which takes the element type of the other; raise DtypeMismatch if both are, or if
-    `cond` is no tile. `tag` is ignored.
+    Either `if_true` or `if_false` may be a number, which takes the element type of the other. Raise DtypeMismatch if
+    both are numbers, or if `cond` is no tile. `tag` is ignored.
     """
     if not isinstance(cond, Tile | MemoryArgument):
         raise DtypeMismatch(
@@ -492,14 +520,14 @@ def bitcast(src: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
 
 
 def _emit_with_dims(name: str, src: Any, target_shape: Any) -> Tile:
-    """Emit the operation `name` ("broadcast", "permute" or "reshape") of the tile `src` and return the resulting tile,
-    whose dimensions are `target_shape`.
+    """Emit the operation `name` ("broadcast", "permute" or "reshape") on the tile `src` and return the result, a tile
+    with the dimensions `target_shape`.
     """
     return Tile(tracer(name).emit(name, [tile_of(src, name)], {"to": dims_of(target_shape)}).result)
 
 
 def broadcast(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
-    """Emit one `broadcast` and return it: the tile `src` repeated along those dimensions of `target_shape` that it
+    """Emit one `broadcast` and return it: the tile `src` repeated along the dimensions of `target_shape` that `src`
     lacks. `tag` is ignored.
     """
     return _emit_with_dims("broadcast", src, target_shape)
@@ -507,7 +535,7 @@ def broadcast(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
 
 def permute(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
     """Emit one `permute` and return it: the tile `src` with its dimensions in the order of `target_shape`, a sequence
-    of all of them. `tag` is ignored.
+    of all dimensions. `tag` is ignored.
     """
     return _emit_with_dims("permute", src, target_shape)
 
@@ -520,8 +548,8 @@ def reshape(src: Any, target_shape: Any, tag: str | None = None) -> Tile:
 
 
 def register(shape: Any, dtype: DTypeLike, value: Any, tag: str | None = None) -> Tile:
-    """Emit one `fill` and return it: a tile of the dimensions `shape` and element type `dtype` whose elements are all
-    the number `value`, like `Register[*shape, dtype](value)`. `tag` is ignored.
+    """Emit one `fill` and return it: a tile with the dimensions `shape` and the element type `dtype`, in which every
+    element is the number or expression `value`, like `Register[*shape, dtype](value)`. `tag` is ignored.
     """
     tile: Tile = Register(dims_of(shape), element_type(dtype))(value)
     return tile
@@ -534,7 +562,7 @@ def self_index(
     dim: Any, dtype: DTypeLike = dtypes.i32, elements_per_thread: Any = None, tag: str | None = None
 ) -> Tile:
     """Emit one `self_index` and return it: the coordinates 0, 1, 2, ... along the dimension `dim`, as a one-dimensional
-    tile of element type `dtype`.
+    tile of element type `dtype`. Inside a loop over `dim`, they are the coordinates of the current tile.
 
     `elements_per_thread` is a hint to the planner; `tag` is ignored.
     """
@@ -548,9 +576,10 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
     """Emit one `apply` and return it: a tile with the integer function `expr` of the elements of `value`, a tile or a
     list of tiles.
 
-    `expr` is a Python function with one argument per tile, called once on symbols. It returns an integer expression of
-    them, or a condition, which gives a bool tile: `lambda i: i // 2 + 1`. Raise DtypeMismatch if it is no such
-    function. `tag` is ignored.
+    `expr` is a Python function with one argument per tile. It is called once, on symbols, and returns an integer
+    expression of the symbols, or a condition, which gives a bool tile: `lambda i: i // 2 + 1`. Raise DtypeMismatch if
+    `expr` is no function or does not return an expression, and DimensionMismatch if it takes another number of
+    arguments. `tag` is ignored.
     """
     tiles = [tile_of(x, "apply_expr") for x in (value if isinstance(value, tuple | list) else [value])]
     arguments = tuple(symbol(f"arg{i}") for i in range(len(tiles)))
@@ -570,7 +599,8 @@ def apply_expr(value: Any, expr: Callable[..., ExprLike], tag: str | None = None
 
 def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
     """Emit one `set_symbol`: in all later operations `symbol_` stands for the element of `value` at the current
-    coordinates. `value` is an integer tile or a number; `tag` is ignored.
+    coordinates. `value` is an integer tile or a number; `tag` is ignored. Raise DtypeMismatch if `symbol_` is no
+    symbol.
     """
     if not isinstance(symbol_, Symbol):
         raise DtypeMismatch(f"set_symbol: {symbol_!r} is no symbol", author_location())
@@ -582,7 +612,7 @@ def set_symbol(symbol_: Symbol, value: Any, tag: str | None = None) -> None:
 
 def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
     """Emit the number or integer expression `value` as a tile of element type `dtype` without dimensions, and return
-    it. A tile is returned unchanged. `tag` is ignored.
+    the tile. If `value` is a tile, return it unchanged. `tag` is ignored.
     """
     return Tile(operand(value, element_type(dtype, "scalar: dtype"), "scalar"))
 
@@ -590,8 +620,8 @@ def scalar(value: Any, dtype: DTypeLike, tag: str | None = None) -> Tile:
 def extract(src: Any, offset: Any, tag: str | None = None) -> Tile:
     """Emit one `extract` and return it: the element of the tile `src` at `offset`, as a tile without dimensions.
 
-    `offset` has one coordinate for each dimension; a single number counts elements in row-major order. `tag` is
-    ignored.
+    `offset` is a list of one coordinate for each dimension, or a single number: the element's position in row-major
+    order. `tag` is ignored.
     """
     return Tile(tracer("extract").emit("extract", [tile_of(src, "extract")], {"offset": dims_of(offset)}).result)
 
@@ -608,10 +638,12 @@ def debug_log(
     """Emit one `debug_log`, which records the elements of the tile `src` for the caller of the kernel (`kernel(...,
     debug_logs=logs)`). No result changes.
 
-    After the call, `logs[label]["value"]` is the whole tile, collected over all loops and workgroups; without a
-    `label`, a name is made up. `printer(label, value)` and `handler(logs)` are called then.
-    `extra_iteration_dimensions=[(name, axis, count)]` keeps the first `count` iterations of the loop over `axis`
-    separate, along a new first dimension. `mapping` maps the tile to the logged array. `tag` is ignored.
+    After the call, `logs[label]["value"]` is the whole tile, collected over all loops and workgroups. Without a
+    `label`, the name is `debug_log_output_N`, with the number N of earlier labels. `printer(label, value)` and
+    `handler(logs)` are called after the kernel. `extra_iteration_dimensions=[(name, axis, count)]` keeps the first
+    `count` iterations of the loop over `axis` separate, along a new first dimension. `mapping` maps the tile to the
+    logged array. `tag` is ignored. Raise DtypeMismatch for a wrong `label` or `extra_iteration_dimensions`, BadMapping
+    for a wrong `mapping`.
     """
     trace = tracer("debug_log")
     if label is not None and not isinstance(label, str):

@@ -23,9 +23,8 @@ def as_products(base: Value, exponent: Any, emit: Emit) -> Value | None:
     """Emit the multiplications for the power `base` ** `exponent` of the tile `base`, and return the resulting tile.
 
     Return None and emit nothing if `exponent` is no integer, or if its absolute value exceeds `LARGEST` (for an integer
-    tile, `LARGEST_INTEGER`); the caller then emits a `powf`. Squares are reused: x^n = (x^(n // 2))^2, times x if n is
-    odd. x^0 is 1, x^1 is x and x^-n is 1 / x^n. Raise `DtypeMismatch` for a negative power of an integer tile. `emit`
-    is `Tracer.emit`.
+    tile, `LARGEST_INTEGER`). Squares are reused: x^n = (x^(n // 2))^2, times x if n is odd. x^0 is 1, x^1 is x and x^-n
+    is 1 / x^n. Raise `DtypeMismatch` for a negative power of an integer tile. `emit` is `Tracer.emit`.
     """
     tile_type: TileType = base.type
     n = _as_integer(exponent, tile_type)

@@ -68,10 +68,10 @@ _INSTEAD = {
 
 
 def out_of_scope(name: str, known: Iterable[str]) -> Any:
-    """Return a function that raises `OutOfScope` with a reason when it is called, for `name`, a name of Wave that
-    Tilewright does not implement.
+    """Return, for a name of Wave that Tilewright does not implement, a function that always raises `OutOfScope` with
+    the reason.
 
-    Raise `AttributeError` at once for any other name; its text suggests what to write instead, perhaps one of the names
+    Raise `AttributeError` for any other `name`; the message suggests what to write instead, perhaps one of the names
     `known`.
     """
     reason = _REASONS.get(name)
@@ -80,6 +80,7 @@ def out_of_scope(name: str, known: Iterable[str]) -> Any:
         raise AttributeError(f"module 'tilewright.wave' has no attribute {name!r}{hint}")
 
     def refuse(*args: Any, **options: Any) -> Any:
+        """Raise `OutOfScope`, always."""
         raise OutOfScope(f"tkw.{name}: {reason}", author_location())
 
     refuse.__name__ = name
@@ -87,5 +88,7 @@ def out_of_scope(name: str, known: Iterable[str]) -> Any:
 
 
 def tag(value: Any, name: str | None = None) -> Any:
-    """Return `value` unchanged and ignore `name`: Wave tags operations for manual schedules, which are ignored here."""
+    """Return `value` unchanged. Wave tags operations for manual schedules, which are ignored here; so `name` is
+    ignored.
+    """
     return value

@@ -62,28 +62,30 @@ class Tracer:
     ) -> Op:
         """Append the operation `name`, located at the author's current line, to the tile program and return it.
 
-        `operands` are its operands, `attrs` its attributes, `types` its result types (None: inferred from the
-        operands), `blocks` its nested bodies. Raise `OutOfScope` if an attribute names a thread.
+        `operands` are the operands, `attrs` the attributes, `types` the result types (None: inferred from the
+        operands), and `blocks` the nested bodies of the operation. Raise `OutOfScope` if an attribute contains a thread
+        id.
         """
         for value in (attrs or {}).values():
             refuse_threads(value)
         return self.builder.emit(name, tuple(operands), attrs, types, blocks, author_location(2))
 
     def hint(self, what: str, of: str | None, elements: Any) -> None:
-        """Record an `elements_per_thread` hint to the planner; it does not change what the program computes.
+        """Add an `elements_per_thread` hint to `self.hints`; it does not change what the program computes.
 
-        `what` is the operation, `of` the name of its memory or dimension (None: allocated memory), and `elements` the
-        hint; if that is None, nothing is recorded.
+        `what` is the operation, `of` the name of the memory or dimension that the operation uses (None: allocated
+        memory), and `elements` the number of elements. If `elements` is None, nothing is added; raise DimensionMismatch
+        if it is neither an integer nor an expression.
         """
         if elements is not None:
             self.hints[what, of or "allocated memory", dim_of(elements, f"{what}: elements_per_thread")] = None
 
     def body(self, function: Callable[..., Any], args: Sequence[Value], emit_yield: Callable[[Any], Any]) -> Block:
-        """Call the Python function `function` on the tiles of `args` and return the operations that it emits as a
-        block, the body of a loop or branch.
+        """Call the Python function `function` on the tiles of `args` and return a block of the operations that it
+        emits: the body of a loop or branch.
 
         `emit_yield` is called inside the block with the function's return value, to emit the block's `yield`. Raise
-        DimensionMismatch if the function cannot take that many arguments.
+        DimensionMismatch if the function cannot be called with `len(args)` arguments.
         """
         require_call(function, len(args))
         with self.builder.within(tuple(args)) as block:
@@ -92,7 +94,7 @@ class Tracer:
 
     @contextmanager
     def along(self, axis: Expr) -> Iterator[None]:
-        """Context manager: operations traced in its body belong to a loop over the dimension `axis`."""
+        """Context manager: operations traced inside it belong to a loop over the dimension `axis`."""
         self.axes.append(axis)
         try:
             yield
@@ -108,10 +110,9 @@ class Tracer:
 
 
 def require_call(function: Callable[..., Any], count: int, which: str = "that are carried") -> None:
-    """Raise `DimensionMismatch` if the Python function `function` cannot be called with `count` positional arguments;
-    otherwise do nothing.
+    """Raise `DimensionMismatch` if the Python function `function` cannot be called with `count` positional arguments.
 
-    `which` describes these arguments in the error text.
+    `which` describes the arguments in the message.
     """
     try:
         inspect.signature(function).bind(*[None] * count)
@@ -123,8 +124,8 @@ def require_call(function: Callable[..., Any], count: int, which: str = "that ar
 
 
 def refuse_threads(value: Any) -> None:
-    """Raise `OutOfScope` if `value`, an expression or a nested tuple of them, contains a thread id: tile programs have
-    no threads. Other values pass.
+    """Raise `OutOfScope` if `value`, an expression or a nested tuple of expressions, contains a thread id: tile
+    programs have no threads. Other values pass.
     """
     if isinstance(value, tuple):
         for entry in value:
@@ -136,8 +137,8 @@ def refuse_threads(value: Any) -> None:
 
 
 def tracer(what: str) -> Tracer:
-    """Return the tracer of the kernel being traced. Raise `ProgramError` outside a kernel; `what` is the operation
-    named in its text.
+    """Return the tracer of the kernel that is being traced. Raise `ProgramError` outside a kernel; `what` names the
+    operation in the message.
     """
     current = _current.get()
     if current is None:
@@ -148,10 +149,11 @@ def tracer(what: str) -> Tracer:
 def _unsupported_on_memory(what: str) -> Any:
     """Return an operator method for `MemoryArgument` that always raises `DtypeMismatch`: memory must be read first.
 
-    `what` names the operator in the error text, such as "a comparison".
+    `what` names the operator in the message, such as "a comparison".
     """
 
     def refuse(self: MemoryArgument, *others: Any) -> Any:
+        """Raise `DtypeMismatch`, always."""
         raise DtypeMismatch(
             f"{what} of {self.value.name}, which is memory: read it first, with tkw.read({self.value.name}); results "
             f"are written by tkw.write(tile, {self.value.name})",
@@ -172,7 +174,7 @@ _ATTRIBUTES = {
 
 def _raise_no_attribute(self: MemoryArgument | Tile, name: str) -> Any:
     """Raise `NoSuchAttribute`, always: `self`, a tile or memory, has no attribute `name`. For an attribute of arrays,
-    such as `shape`, the text says what to write instead.
+    such as `shape`, the message says what to write instead.
     """
     hint = _ATTRIBUTES.get(name, "tkw has functions of tiles: tkw.exp, tkw.sum, tkw.reshape, ...")
     raise NoSuchAttribute(f"{self!r} has no attribute {name}: {hint}", author_location(2))
@@ -214,11 +216,14 @@ class MemoryArgument:
 
 
 def _binary_operator(name: str, *, reflected: bool = False) -> Any:
-    """Return an operator method of `Tile`, such as `__add__`, that emits the operation `name` and returns its result as
-    a tile; `reflected` swaps the operands.
+    """Return an operator method of `Tile`, such as `__add__`, that emits the operation `name` and returns the result as
+    a tile.
+
+    The tile is the left operand; with `reflected` it is the right one.
     """
 
     def operate(self: Tile, other: Any) -> Any:
+        """Emit the operation on `self` and `other`, a tile or a number; return the result."""
         other = operand(other, self.type.dtype, name)
         pair = (other, self.value) if reflected else (self.value, other)
         return Tile(tracer(name).emit(name, pair).result)
@@ -229,7 +234,7 @@ def _binary_operator(name: str, *, reflected: bool = False) -> Any:
 def _power_operator(self: Tile, exponent: Any) -> Any:
     """Emit `self` ** `exponent` for a tile and return the resulting tile.
 
-    It is computed by multiplications if `as_products` can (a small integer exponent), otherwise by one `powf`.
+    It is multiplications for a small integer exponent (see `as_products`), otherwise one `powf`.
     """
     power = as_products(self.value, exponent, tracer("powf").emit)
     return _binary_operator("powf")(self, exponent) if power is None else Tile(power)
@@ -238,15 +243,16 @@ def _power_operator(self: Tile, exponent: Any) -> Any:
 def _modulo_operator(*, reflected: bool = False) -> Any:
     """Return the method of `Tile` for %, which emits the remainder and returns it as a tile; -7 % 3 is 2, as in Python.
 
-    With `reflected`, the tile is the right operand. If the tracer follows Wave (`as_wave`), the result has the sign of
-    the dividend: -7 % 3 is -1.
+    The tile is the left operand; with `reflected` it is the right one. If the tracer follows Wave (`as_wave`), the
+    result has the sign of the dividend: -7 % 3 is -1.
     """
     floored = _binary_operator("mod", reflected=reflected)
 
     def operate(self: Tile, other: Any) -> Any:
+        """Emit the remainder of `self` and `other`, a tile or a number; return the result."""
         other = operand(other, self.type.dtype, "mod")
-        if other is NotImplemented or not tracer("mod").as_wave:
-            return floored(self, other if other is NotImplemented else Tile(other))
+        if not tracer("mod").as_wave:
+            return floored(self, Tile(other))
         a, b = (Tile(other), self) if reflected else (self, Tile(other))
         if self.type.dtype.is_float:
             return Tile(tracer("mod").emit("remf", (a.value, b.value)).result)
@@ -379,9 +385,9 @@ _OPERATORS = dict(zip(_NUMPY, _OURS, strict=True))
 def operand(x: Any, dtype: DType, what: str) -> Any:
     """Return `x` as an IR value for an operation beside a tile of element type `dtype`.
 
-    For a tile, it is the tile's own value. For a number or an expression, a `scalar` is emitted; beside floats, a
-    quotient of sizes such as M / N is a fraction. Raise `DtypeMismatch` for memory, other objects, or a fraction beside
-    integers; `what` is the operation named in its text.
+    For a tile, it is the tile's value. For a number or an expression, emit a `scalar`; beside floats, a quotient of
+    sizes such as M / N is a fraction. Raise `DtypeMismatch` for memory, for other objects, and for a number that is no
+    integer beside integers; `what` names the operation in the message.
     """
     if isinstance(x, Tile):
         return x.value
@@ -403,8 +409,8 @@ def operand(x: Any, dtype: DType, what: str) -> Any:
 
 
 def tile_of(x: Any, what: str) -> Value:
-    """Return the IR value of the tile `x`. Raise `DtypeMismatch` if it is no tile; `what` is the operation named in its
-    text.
+    """Return the IR value of the tile `x`. Raise `DtypeMismatch` if `x` is no tile; `what` names the operation in the
+    message.
     """
     if isinstance(x, Tile):
         return x.value
@@ -414,8 +420,8 @@ def tile_of(x: Any, what: str) -> Value:
 
 
 def memory_of(x: Any, what: str) -> Value:
-    """Return the IR value of the memory `x`, a `MemoryArgument`. Raise `BadMapping` if it is none; `what` is the
-    operation named in its text.
+    """Return the IR value of the memory `x`, a `MemoryArgument`. Raise `BadMapping` for another object; `what` names
+    the operation in the message.
     """
     if isinstance(x, MemoryArgument):
         return x.value
@@ -423,8 +429,8 @@ def memory_of(x: Any, what: str) -> Value:
 
 
 def _filled_tile(register: Register, value: Any) -> Tile:
-    """Emit one `fill` and return it: a tile of the dimensions and element type of `register`, whose elements are all
-    the number or expression `value`. Raise DtypeMismatch if it is neither.
+    """Emit a tile with the dimensions and element type of `register` and return it; all elements are the number or
+    expression `value`. Raise DtypeMismatch if `value` is neither.
     """
     if not isinstance(value, Expr) and plain_number(value) is None:
         raise DtypeMismatch(f"{register}(...) is filled with a number, not {value!r}", author_location(2))
@@ -439,8 +445,8 @@ Register.fill = staticmethod(_filled_tile)
 
 
 def dims_of(shape: Any) -> tuple[Expr, ...]:
-    """Return `shape`, a sequence of dimensions or a single one, as a tuple of expressions. Raise `DimensionMismatch` if
-    an entry is neither a symbol, an expression nor an integer.
+    """Return `shape`, a sequence of dimensions or a single dimension, as a tuple of expressions. Raise
+    `DimensionMismatch` if an entry is neither a symbol, an expression nor an integer.
     """
     return tuple(dim_of(d, "a shape") for d in (shape if isinstance(shape, list | tuple) else (shape,)))
 
@@ -448,7 +454,7 @@ def dims_of(shape: Any) -> tuple[Expr, ...]:
 def dim_of(dim: Any, what: str) -> Expr:
     """Return the dimension `dim`, a symbol, expression or integer, as an expression.
 
-    Raise `DimensionMismatch` for anything else; `what` is the operation named in its text.
+    Raise `DimensionMismatch` for anything else; `what` names the operation in the message.
     """
     if isinstance(dim, Expr | int | np.integer) and not isinstance(dim, bool):
         return as_expr(dim)

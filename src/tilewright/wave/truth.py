@@ -19,7 +19,7 @@ def instead_of_truth(where: Location | None) -> str:
     location of the author's expression.
 
     The hint shows the expression rewritten: `-1 < t < 1` -> `(-1 < t) & (t < 1)`, `a and b` -> `a & b`, `not a` ->
-    `~a`. For any other expression, or if `where` is None, it is a general rule.
+    `~a`. For any other expression, or if `where` is None, the hint is a general rule.
     """
     expression = None if where is None else _expression_at(where)
     if isinstance(expression, ast.Compare) and len(expression.ops) > 1 and not _is_membership_test(expression):
@@ -41,7 +41,7 @@ def instead_of_truth(where: Location | None) -> str:
 
 
 def _join_conditions(conditions: list[ast.expr], operator: ast.operator) -> str:
-    """Return the source text of `conditions` joined by `operator` (& or |), with parentheses as needed."""
+    """Return the source text of `conditions` joined by `operator` (& or |), with the necessary parentheses."""
     return ast.unparse(reduce(lambda a, b: ast.BinOp(a, operator, b), conditions))
 
 

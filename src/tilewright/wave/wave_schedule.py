@@ -25,6 +25,6 @@ class WaveSchedule:
 
 def wave_schedule(*args: Any, **options: Any) -> Callable[[Callable[..., Any]], WaveSchedule]:
     """Return a decorator that wraps a function as a `WaveSchedule`, which is ignored: the function is never called. All
-    arguments are ignored, too.
+    arguments are ignored.
     """
     return WaveSchedule

@@ -25,9 +25,8 @@ _NOBODY = -1
 
 
 def are_compatible(kind: str, other: str) -> bool:
-    """True if two accesses to one element need no order; `kind` and `other` are "read", "write" or an atomic operation.
-
-    They need none if both read, or both are the same atomic operation.
+    """True if two accesses to one element need no order: both are reads, or both are the same atomic operation. `kind`
+    and `other` are "read", "write" or the name of an atomic operation.
 
     >>> [are_compatible(*kinds) for kinds in (("read", "read"), ("add", "add"), ("add", "max"), ("write", "write"))]
     [True, True, False, False]
@@ -49,7 +48,8 @@ class Watch:
         self._first: dict[tuple[str, int], int] = {}  # (kind, slot) -> the layer where its last access went
 
     def note(self, kind: str, places: Array, clock: Clock, op: Op) -> tuple[int, Op] | None:
-        """Record an access to the elements `places` of the buffer, unless it races with an earlier access.
+        """Record an access to the elements `places` (element numbers) of the buffer, unless it races with an earlier
+        access.
 
         Return None, or for a race (element, operation of the earlier access); then nothing is recorded. `kind` is
         "read", "write" or an atomic operation, `clock` the vector clock of the actor (a wave or an asynchronous copy),
@@ -66,11 +66,11 @@ class Watch:
         return None
 
     def _store_access(self, kind: str, places: Array, clock: Clock, access: int) -> None:
-        """Store the number `access` as the last access of this `kind` to the elements `places`; no race is tested.
+        """Store the number `access` as the last access of this `kind` to the elements `places`. Races are not tested.
 
-        It replaces earlier accesses of this kind that are ordered before the actor of the vector clock `clock`.
-        Unordered ones, such as reads by other waves, are kept: the new access then goes into another layer (array with
-        one access number for each element).
+        The access replaces earlier accesses of this kind that are ordered before the actor of the vector clock `clock`.
+        Unordered accesses, such as reads by other waves, are kept: the new access is then stored in another layer
+        (array with one access number for each element).
         """
         layers = self.layers.setdefault(kind, [])
         if kind == WRITE and layers:  # all before are ordered
@@ -108,12 +108,12 @@ class Sharing:
         ] = {}  # for each kind, the task that accessed each element; EVERYONE: several tasks did
 
     def note(self, kind: str, places: Array, task: int) -> tuple[int, str] | None:
-        """Record an access to the elements `places` of the buffer by task number `task`, unless it races with an access
-        by another task.
+        """Record an access to the elements `places` (element numbers) of the buffer by task number `task`, unless it
+        races with an access by another task.
 
         Return None, or for a race (element, kind of the earlier access); then nothing is recorded. `kind` is "read",
-        "write" or an atomic operation. `task` is EVERYONE outside of tasks: a write there races with itself, since
-        every worker does it.
+        "write" or an atomic operation. Outside of tasks, `task` is EVERYONE; a write there races with itself, since
+        every worker executes it.
         """
         if task == EVERYONE and not are_compatible(kind, kind) and places.size:
             return int(places[0]), kind

@@ -55,8 +55,8 @@ class Fill:
 
     @property
     def full(self) -> bool:
-        """True if consumers may read the stage: all producer waves have committed this fill, and all copies into it are
-        done.
+        """True if consumers may read the stage: all producer waves have committed this fill, all expected multicast
+        copies have started, and all asynchronous copies into the stage are done.
 
         A fill is one use of a pipeline stage, from acquire to release.
         """
@@ -65,8 +65,8 @@ class Fill:
 
     @property
     def free(self) -> bool:
-        """True if the stage may be filled again: all consumer waves have released this fill, and all copies from it are
-        done.
+        """True if the stage may be filled again: all consumer waves have released this fill, and all asynchronous
+        copies from the stage are done.
 
         A fill is one use of a pipeline stage, from acquire to release.
         """
@@ -86,10 +86,8 @@ class Channel:
         ] = {}  # (operation, role, wave) -> number of its next fill, moment of its last
 
     def fill(self, number: int) -> Fill:
-        """Return the record of fill number `number`, counted from 0; a fill is one use of a stage, from acquire to
-        release.
-
-        Records that do not exist yet are created.
+        """Return the record of fill number `number`, counted from 0. A fill is one use of a stage, from acquire to
+        release. A record that does not exist yet is created.
         """
         while len(self.fills) <= number:
             self.fills.append(Fill(len(self.fills)))
@@ -98,9 +96,9 @@ class Channel:
     def next_of(self, op: Op, agent: Agent) -> int:
         """Return the number of the fill (one use of a stage) to which the wave `agent` applies `op` next.
 
-        `op` is an acquire, commit, wait or release; each wave counts them from 0. Raise a RaceFault if the last such
-        operation of the wave is not ordered before `op`: a deferred iteration end, for instance, runs beside the wave
-        itself.
+        `op` is an acquire, commit, wait or release; each wave counts each of the four from 0. Raise a RaceFault if the
+        previous operation of this name by the wave is not ordered before `op`: for instance, a deferred `finally` block
+        runs concurrently with its wave.
         """
         number, last_moment = self.at.get((op.name, agent.role, agent.wave), (0, BEGINNING))
         if not agent.clock.knows(last_moment):
@@ -112,20 +110,20 @@ class Channel:
         return number
 
     def take(self, op: Op, agent: Agent) -> None:
-        """Record that the wave `agent` has applied `op` (acquire, commit, wait or release) to its next fill: count it,
-        and keep the moment.
+        """Record that the wave `agent` has applied `op` (acquire, commit, wait or release) to its next fill: increase
+        the count, and store the moment (clock stamp).
 
-        Raise a RaceFault if the last such operation of the wave is not ordered before `op`.
+        Raise a RaceFault if the previous operation of this name by the wave is not ordered before `op`.
         """
         self.at[op.name, agent.role, agent.wave] = self.next_of(op, agent) + 1, agent.clock.stamp
 
-    def given_back(self, op: Op, agent: Agent) -> Fill | None:
-        """Return the fill (one use of a stage) to which the wave `agent` applies `op`, a commit or release, and count
-        it as done.
+    def take_oldest_held(self, op: Op, agent: Agent) -> Fill | None:
+        """Record that the wave `agent` applies `op`, a commit or release, and return the fill (one use of a stage) to
+        which it applies.
 
-        A commit takes the oldest fill that the wave has acquired and not committed; a release takes the oldest that it
-        has waited for and not released. If there is none, return None and count nothing. Raise a RaceFault if the
-        wave's last commit (release), or the acquire (wait) of this fill, is not ordered before `op`.
+        A commit applies to the oldest fill that the wave has acquired and not committed, a release to the oldest fill
+        that it has waited for and not released. If there is none, record nothing and return None. Raise a RaceFault if
+        the wave's previous commit (release), or the acquire (wait) of this fill, is not ordered before `op`.
         """
         fill = self.fill(self.next_of(op, agent))
         acquisition = (fill.acquired if op.name == "commit" else fill.waited).get(agent.wave)
@@ -140,34 +138,30 @@ class Channel:
         return fill
 
     def may_acquire(self, number: int) -> bool:
-        """True if a producer may start fill number `number` (one use of a stage): the stage's previous fill is free
-        again.
-
-        That fill has then been released by all consumers, and no copy reads it. The first fill of each stage may always
-        start.
+        """True if a producer may start fill number `number` (one use of a stage): the previous fill of the stage is
+        free again. The first fill of each stage may always start.
         """
         return number < self.stages or self.fill(number - self.stages).free
 
     def tensors(self, agent: Agent) -> list[TensorMemory]:
-        """Return a list of the channel's shared-memory tensors, as the wave `agent` sees them.
-
-        Their first dimension counts the stages.
+        """Return a list of the channel's tensors in shared memory, as the wave `agent` sees these tensors. The first
+        dimension of each tensor counts the stages.
         """
         return [agent.handles[operand] for operand in self.op.operands]
 
     def views(self, number: int, hold: Hold, agent: Agent) -> tuple[TensorMemory, ...]:
-        """Return the tensors of one stage: that of fill number `number` (one use of a stage), as the wave `agent` sees
-        them.
+        """Return the tensors of the stage of fill number `number` (one use of a stage), as the wave `agent` sees them.
 
-        The tensors store `hold`, the wave's right to access the stage; each access to them is checked against it.
+        The tensors store `hold`, the wave's right to access the stage; each access to the tensors is checked against
+        `hold`.
         """
         return tuple(tensor.stage(number % self.stages, hold) for tensor in self.tensors(agent))
 
     def begin(self, fill: Fill, agent: Agent) -> None:
         """Mark the start of writing `fill` (one use of a stage): elements that earlier fills wrote to the stage become
-        uninitialised.
+        uninitialised. Do nothing at the second call for a fill.
 
-        `agent` is a wave that sees the channel's memory. Do nothing at the second call for a fill.
+        `agent` is a wave that sees the channel's memory.
         """
         if fill.begun:
             return
@@ -184,7 +178,7 @@ class Channel:
     def check_end(self) -> None:
         """Raise a ProtocolFault if a fill (one use of a stage) is incomplete at the end of the program.
 
-        It is incomplete if it was acquired but not committed, committed but never waited for, or read by an
+        A fill is incomplete if it was acquired but not committed, committed but never waited for, or read by an
         asynchronous copy but not released. A fill that was waited for must also be released, unless the program never
         releases a fill of this channel.
         """
@@ -223,7 +217,9 @@ class Hold:
         self.channel, self.fill, self.agent, self.side, self.op = channel, fill, agent, side, op
 
     def check(self, op: Op) -> None:
-        """Raise a ProtocolFault if `op` accesses the stage too late: the wave has committed or released it already."""
+        """Raise a ProtocolFault if the wave has already committed (released) the fill, so that `op` accesses the stage
+        too late.
+        """
         finished_waves = self.fill.committed if self.side == "producer" else self.fill.released
         if self.agent in finished_waves:
             word = "committed" if self.side == "producer" else "released"

@@ -48,11 +48,11 @@ class Clock:
         self._last_access: tuple[Op | None, int, int] = (None, 0, 0)
 
     def now(self) -> Array:
-        """Return a copy of this vector clock for other actors to learn, including finished parts of collective
-        operations.
+        """Return a copy of this vector clock, from which other actors learn what this actor did and knows. Finished
+        parts of collective operations are included.
 
-        Also begin a new step of this actor (a wave or copy), which the copy does not contain: what the actor does next
-        is not ordered before what the others do.
+        Begin a new step of this actor (a wave or copy): its later actions are not ordered before the actions of actors
+        that learn the copy.
         """
         known = self.known.copy()
         for slot, step in self.parts:
@@ -61,7 +61,7 @@ class Clock:
         return known
 
     def meet(self, other: Array) -> None:
-        """Merge the vector clock `other`, an array of steps by slot, into this one by elementwise maximum.
+        """Merge the vector clock `other`, an array of steps by slot, into this clock by elementwise maximum.
 
         The steps in `other` are then ordered before this actor's next action.
         """
@@ -82,20 +82,20 @@ class Clock:
     def join(self, other: Clock) -> None:
         """Make everything that the actor of `other` did or knew ordered before this actor's next action.
 
-        `other` is the vector clock of an actor that this one started and that has ended. If `other` holds finished
-        parts of collective operations that are not ordered yet, they become parts of this clock, which passes them on
-        at its next synchronisation.
+        `other` is the vector clock of an actor that this actor started and that has ended. Finished parts of collective
+        operations in `other` that are not ordered yet are added to `self.parts`, so that the next synchronisation
+        orders them.
         """
         self.meet(other.known)
         self.parts = [part for part in dict.fromkeys((*self.parts, *other.parts)) if not self.knows(part)]
 
     @contextmanager
     def part(self) -> Iterator[Clock]:
-        """Context manager that yields the vector clock of a new actor, for a wave's part of a collective memory
+        """Context manager: its value is the vector clock of a new actor, for a wave's part of a collective memory
         operation.
 
-        At the end of the `with` the new actor ends. No wave, not even this one, is ordered after its accesses until the
-        next synchronisation.
+        At the end the new actor ends. No wave, not even this one, is ordered after its accesses until the next
+        synchronisation.
         """
         part = self.fork()
         yield part
@@ -114,22 +114,22 @@ class Clock:
         return self.slot, int(self.known[self.slot])
 
     def knows(self, stamp: Stamp) -> bool:
-        """True if the moment `stamp`, a (slot, step) of some actor, is ordered before this actor's next action."""
+        """True if the moment `stamp`, (slot, step) of some actor, is ordered before this actor's next action."""
         slot, step = stamp
         return bool(self.known[slot] >= step)
 
     def learn(self, stamp: Stamp) -> None:
-        """Make the moment `stamp`, a (slot, step) of some actor, ordered before this actor's next action.
+        """Make the moment `stamp`, (slot, step) of some actor, ordered before this actor's next action.
 
-        Earlier actions of other actors are not ordered by this, even if the actor knew them at the moment `stamp`.
+        Other actions that were ordered before that moment are not ordered by this call.
         """
         slot, step = stamp
         self.known[slot] = max(self.known[slot], step)
 
     def access(self, op: Op) -> int:
-        """Return a number for the memory access that this actor makes now in operation `op`; the number is recorded.
+        """Record the memory access that this actor makes now in operation `op`, and return its number.
 
-        Accesses in one operation and one step of the actor share a number.
+        Accesses in one operation and one step of the actor have the same number.
         """
         last_op, step, number = self._last_access
         now = int(self.known[self.slot])
@@ -166,8 +166,8 @@ class Clocks:
     def begin(self, task: int = 0, known: Array | None = None) -> Clock:
         """Return the vector clock of a new actor (a wave or asynchronous copy) that executes task number `task`.
 
-        `known` is the clock array of the actor that starts it: everything known there is ordered before the new actor.
-        With None, nothing is.
+        `known` is the clock array of the actor that starts the new actor: everything known there is ordered before the
+        new actor. With None, nothing is ordered before it.
         """
         if not self._free:
             self._free_slots()
@@ -182,17 +182,17 @@ class Clocks:
     def end(self, clock: Clock) -> None:
         """End the actor (a wave or asynchronous copy) of `clock`.
 
-        Its slot is given to a new actor once all active actors know its last step.
+        The slot is given to a new actor once all active actors know the last step of the ended actor.
         """
         del self.acting[clock.slot]
         self._last[clock.slot] = clock.known[clock.slot]
         self._ended.append(clock.slot)
 
     def _free_slots(self) -> None:
-        """Free the slots of ended actors whose last step all active actors know, for use by new actors.
+        """Make the slots of ended actors available to new actors, if all active actors know the last step of the ended
+        actor.
 
-        If fewer than half of all slots become free, also double the number of slots, which lengthens every active
-        clock.
+        If fewer than half of all slots become available, double the number of slots, and lengthen every active clock.
         """
         size = len(self._last)
         known_to_all = np.min([clock.known for clock in self.acting.values()], axis=0, initial=np.iinfo(np.int32).max)
@@ -208,8 +208,8 @@ class Clocks:
     # -- accesses -------------------------------------------------------------------------------------
 
     def note(self, slot: int, step: int, op: Op) -> int:
-        """Record a memory access in operation `op` by the actor in `slot` at its step `step`; return the new access
-        number.
+        """Record a memory access in operation `op` by the actor in `slot` at its step `step`; return the number of the
+        new access.
         """
         number = len(self._ops)
         if number == len(self._slots):
@@ -219,16 +219,14 @@ class Clocks:
         return number
 
     def op(self, access: int) -> Op:
-        """Return the operation that made the access with number `access`."""
+        """Return the operation that made the access with number `access`, which is at least 1."""
         operation = self._ops[access]
         assert operation is not None
         return operation
 
     def ordered(self, accesses: Array, clock: Clock) -> bool:
-        """True if every access in `accesses`, an array of access numbers, is ordered before the next action of one
-        actor.
-
-        `clock` is the vector clock of that actor.
+        """True if every access in `accesses`, an array of access numbers, is ordered before the next action of the
+        actor with the vector clock `clock`.
         """
         if accesses.size and not np.count_nonzero(accesses != accesses[0]):  # mostly one operation made them all
             access = accesses[0]
@@ -236,10 +234,8 @@ class Clocks:
         return not self.unordered(accesses, clock).any()
 
     def unordered(self, accesses: Array, clock: Clock) -> Array:
-        """Return a bool array: True for each number in `accesses` whose access is not ordered before an actor's next
-        action.
-
-        `clock` is the vector clock of that actor.
+        """Return a bool array with an entry for each number in `accesses`: True if this access is not ordered before
+        the next action of the actor with the vector clock `clock`.
         """
         count = len(self._ops)
         if count < accesses.size:  # each is looked at once, not wherever it was made
@@ -250,5 +246,5 @@ class Clocks:
 
 
 def _longer(vector: Array) -> Array:
-    """Return a copy of the array `vector` of twice its length; the new half is zeros."""
+    """Return an array of twice the length of `vector`: `vector`, then zeros."""
     return np.concatenate([vector, np.zeros_like(vector)])

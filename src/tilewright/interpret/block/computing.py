@@ -11,7 +11,7 @@ from tilewright.interpret.block.clocks import Clock
 from tilewright.interpret.block.formulas import compute
 from tilewright.interpret.block.holding import product_of, without_dimension
 from tilewright.interpret.block.memory import at_line, grid, overlapping, require_no_overlap
-from tilewright.interpret.block.moving import idle, load, part, share, store
+from tilewright.interpret.block.moving import access_clock, idle, load, share, store
 from tilewright.interpret.block.places import Coordinates
 from tilewright.interpret.block.registers import Registers
 from tilewright.interpret.block.worker import Agent, Steps
@@ -26,8 +26,8 @@ def mma(agent: Agent, op: Op) -> Steps:
     the wave holds in registers.
 
     The product is computed in f64 or i64, after A and B are rounded as the atom does (f32 to tf32, for instance). With
-    `skip`, products with an element out of bounds are left out; without `skip`, raise an OutOfBoundsFault for such an
-    element. The generator yields once at first, so that other waves may run.
+    the attribute `skip`, products with an element out of bounds are left out; without `skip`, raise an OutOfBoundsFault
+    for such an element. The generator yields once at first, so that other waves may run.
     """
     yield None
     c, a, b = (agent.handles[v] for v in op.operands)
@@ -52,7 +52,7 @@ def mma(agent: Agent, op: Op) -> Steps:
 def _in_bounds(operand: Any, coordinates: Coordinates, op: Op) -> Array:
     """Return a bool array: True for each of the `coordinates` at which `operand`, a matrix, has an element in bounds.
 
-    If `operand` is a view of memory, the element must lie in the tensor that is viewed. In registers, all elements are
+    An element of a view of memory is in bounds if it lies in the tensor that is viewed. In registers, all elements are
     in bounds. `op` is named in error messages.
     """
     in_bounds = None if isinstance(operand, Registers) else operand.locate(coordinates, op)[2]
@@ -62,10 +62,10 @@ def _in_bounds(operand: Any, coordinates: Coordinates, op: Op) -> Array:
 
 
 def _product_in_bounds(left: Array, right: Array, left_in_bounds: Array, right_in_bounds: Array) -> Array:
-    """Return the matrix product of `left` and `right`; each term in which an element is out of bounds is left out.
+    """Return the matrix product of `left` and `right`, without the terms in which an element is out of bounds.
 
-    The masks `left_in_bounds` and `right_in_bounds` have the shapes of the matrices. Zeros instead would not do: zero
-    times infinity is not zero.
+    The masks `left_in_bounds` and `right_in_bounds` have the shapes of the matrices. Replacing elements by zeros would
+    be wrong: zero times infinity is not zero.
     """
     total = np.zeros((left.shape[0], right.shape[1]), left.dtype)
     for k in range(left.shape[1]):
@@ -75,10 +75,10 @@ def _product_in_bounds(left: Array, right: Array, left_in_bounds: Array, right_i
 
 
 def _operand_values(agent: Agent, op: Op, operand: Any, coordinates: Coordinates, otherwise: Any) -> Array:
-    """Return the elements of `operand`, a matrix in memory or registers, at `coordinates`.
+    """Return the elements of `operand`, a matrix in memory or registers, at `coordinates`. `op` is the `mma`.
 
-    In memory, elements out of bounds become `otherwise`; an OutOfBoundsFault is raised if that is None. In registers, a
-    ProgramError is raised if the wave `agent` does not hold an element. `op` is the `mma`.
+    In memory, elements out of bounds become `otherwise`; if that is None, raise an OutOfBoundsFault. In registers,
+    raise a ProgramError if the wave `agent` does not hold an element.
     """
     if not isinstance(operand, Registers):
         return load(operand, coordinates, op, agent.clock, otherwise)
@@ -91,13 +91,12 @@ def _operand_values(agent: Agent, op: Op, operand: Any, coordinates: Coordinates
 
 
 def map_(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `map`, for the wave `agent`: set the wave's elements of the target, operand 0, to the values of
-    the formula.
+    """Execute `op`, a `map`, for the wave `agent`: set elements of the target, operand 0, to the values of the formula.
 
-    With a target in registers, these are the elements that the wave holds of it. Otherwise they are those that it holds
-    of the first source in registers, or its share of the target if all tensors are in memory. Raise a RaceFault if the
-    target and a source are in memory, and an element is written that is read for another element. The generator yields
-    once at first, so that other waves may run.
+    If the target is in registers, the wave sets the elements that it holds. If only a source is in registers, the wave
+    sets the elements that it owns of the first such source (each element is owned by one register). If all tensors are
+    in memory, it sets the elements that `share` gives it. Raise a RaceFault if an element of memory is written that is
+    read for another element. The generator yields once at first, so that other waves may run.
     """
     yield None
     target = agent.handles[op.operands[0]]
@@ -120,9 +119,8 @@ def map_(agent: Agent, op: Op) -> Steps:
     loaded: dict[int, Any] = {}
 
     def leaf(f: Formula) -> Any:
-        """Return (values of the operand number `f.value` at the wave's elements, their element type).
-
-        `f` is an operand leaf of the formula. Each operand is loaded once.
+        """Return (values, element type) of operand number `f.value` at the elements that the wave sets. `f` is an
+        operand leaf of the formula. Each operand is loaded once.
         """
         if f.value not in loaded:
             source = sources[f.value]
@@ -138,7 +136,7 @@ def map_(agent: Agent, op: Op) -> Steps:
         for source in sources[1:]:
             if not isinstance(source, Registers):
                 require_no_overlap(target, coordinates, source, coordinates, op)
-    with part(agent, *sources) as clock:
+    with access_clock(agent, *sources) as clock:
         values = compute(op.attrs["formula"], leaf, element_type, {**agent.values, **names})
         if isinstance(target, Registers):
             target.write(held, np.broadcast_to(values, held.ids.shape))
@@ -150,11 +148,11 @@ def map_(agent: Agent, op: Op) -> Steps:
 
 
 def _sources(agent: Agent, op: Op) -> Steps:
-    """Read the source operands of `op`, a reduction or scan, for the wave `agent`; a generator.
+    """Read the source operands of `op`, a reduction or scan, for the wave `agent`. A generator that yields where the
+    wave must wait for other waves, and returns a list of whole arrays.
 
-    It yields where the wave must wait for other waves, and returns a list of whole arrays. If a source overlaps a
-    target in memory, it also waits until all waves have read the sources, so that no wave writes a target before. The
-    wait orders only these reads before the writes, and no other accesses.
+    If a source overlaps a target in memory, also wait until all waves have read the sources, so that no wave writes a
+    target before. This wait orders only these reads before the writes, and no other accesses.
     """
     half = len(op.operands) // 2
     handles = [agent.handles[v] for v in op.operands]
@@ -172,11 +170,11 @@ def _sources(agent: Agent, op: Op) -> Steps:
 
 
 def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
-    """Return the tensor `source`, an operand of `op`, as a whole array; a generator. From memory it is loaded under the
-    vector clock `clock`.
+    """Return the tensor `source`, an operand of `op`, as a whole array. A generator that yields where the wave `agent`
+    must wait.
 
-    If it is in registers, the waves of the group exchange the elements that they hold. Raise a ProgramError if no wave
-    holds some element.
+    From memory, the tensor is loaded under the vector clock `clock`. In registers, the waves of the group exchange the
+    elements that they hold; raise a ProgramError if no wave holds some element.
     """
     if not isinstance(source, Registers):
         return load(source, grid(source.shape), op, clock)
@@ -193,11 +191,11 @@ def _whole_array(agent: Agent, op: Op, source: Any, clock: Clock) -> Steps:
 
 
 def _put(agent: Agent, op: Op, target: Any, values: Array, clock: Clock) -> None:
-    """Write the elements of the array `values` that belong to the wave `agent` to `target`, which has the array's
-    shape.
+    """Write elements of the array `values` to `target`, which has the same shape, for the wave `agent` and the
+    operation `op`.
 
-    In registers, they are the elements that the wave holds. In memory, they are its share, written under the vector
-    clock `clock`. `op` is the operation that writes.
+    In registers, they are the elements that the wave holds. In memory, they are the elements that `share` gives the
+    wave, written under the vector clock `clock`.
     """
     if isinstance(target, Registers):
         held = target.mine
@@ -221,8 +219,8 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
     kinds = [op.operands[i].type.dtype for i in range(len(left))]
 
     def leaf(f: Formula) -> Any:
-        """Return (array, element type) of the formula's argument `f`: a0 is the first array of `left`, b0 that of
-        `right`.
+        """Return (array, element type) of the formula's argument `f`: a0 is the first array of `left`, b0 the first
+        array of `right`.
         """
         number = int(f.value[1:])
         return (left if f.value[0] == "a" else right)[number], kinds[number]
@@ -233,8 +231,8 @@ def _combine(op: Op, left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple
 def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
     """Return `arrays` reduced along their first dimension, in order, by the combining function of `op`.
 
-    `arrays` has one array for each source of `op`. The result is a tuple with one array for each, without the first
-    dimension.
+    `arrays` has one array for each source of `op`. The result is a tuple with one array for each source, without the
+    first dimension.
     """
     function = op.attrs["with"]
     if not isinstance(function, str):
@@ -252,10 +250,10 @@ def _combine_all(op: Op, arrays: list[Array]) -> tuple[Array, ...]:
 
 
 def _in_accumulator_type(op: Op, values: list[Array]) -> list[Array]:
-    """Return `values`, arrays of the sources of `op`, converted to the type in which `op` adds or multiplies them.
+    """Return `values`, arrays of the sources of `op`, converted to the type in which `op` adds or multiplies.
 
-    For sum and prod, which have one source, that is the accumulator type of the element type (f16 -> f32). For other
-    combining functions, the values are returned unchanged.
+    For sum and prod, which have one source, this is the accumulator type of the element type (f16 -> f32). For other
+    combining functions, return `values`.
     """
     if op.attrs["with"] in ("sum", "prod"):
         return [values[0].astype(op.operands[0].type.dtype.accumulator.numpy)]
@@ -266,8 +264,8 @@ def reduce(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `reduce`, for the wave `agent`: combine the sources' elements along a dimension, from the first
     to the last.
 
-    With `accumulate`, the result is also combined with the target's old values, which come first. Each wave writes its
-    elements of the targets. The generator yields once at first, so that other waves may run.
+    With the attribute `accumulate`, the target's old values are combined first. Each wave writes its elements of the
+    targets. The generator yields once at first, so that other waves may run.
     """
     yield None
     count = len(op.operands) // 2
@@ -275,7 +273,7 @@ def reduce(agent: Agent, op: Op) -> Steps:
     sources: list[Array] = yield from _sources(agent, op)
     arrays = [np.moveaxis(v, along, 0) for v in _in_accumulator_type(op, sources)]
     targets = [agent.handles[value] for value in op.operands[count:]]
-    with part(agent, *targets) as clock, np.errstate(all="ignore"):
+    with access_clock(agent, *targets) as clock, np.errstate(all="ignore"):
         total = _combine_all(op, arrays)
         if op.attrs.get("accumulate"):
             previous = []
@@ -287,10 +285,12 @@ def reduce(agent: Agent, op: Op) -> Steps:
 
 
 def _target_values(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
-    """Return the values that `target` has before the reduction `op`, as an array of its whole shape.
+    """Return the values that `target` has before the reduction `op`, as an array of the shape of `target`. A generator
+    that yields where the wave `agent` must wait.
 
-    For a target in registers, all elements of the array are valid: the waves exchange them. For one in memory, only the
-    share of the wave `agent` is valid, loaded under the vector clock `clock`; a wave without a share gets a single 0.
+    For a target in registers, all elements are valid: the waves exchange them. For a target in memory, only the
+    elements that `share` gives the wave are valid, loaded under the vector clock `clock`; for a wave without elements,
+    return a single 0.
     """
     if isinstance(target, Registers):
         return (yield from _whole_array(agent, op, target, clock))
@@ -306,8 +306,8 @@ def _target_values(agent: Agent, op: Op, target: Any, clock: Clock) -> Steps:
 def scan(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `scan`, for the wave `agent`: compute the running combination of the sources along a dimension.
 
-    With `exclusive`, an element's own value is left out: sum of [1, 2, 3] -> [0, 1, 3]. Each wave writes its elements
-    of the targets. The generator yields once at first, so that other waves may run.
+    With the attribute `exclusive`, an element is not part of its own result: sum of [1, 2, 3] -> [0, 1, 3]. Each wave
+    writes its elements of the targets. The generator yields once at first, so that other waves may run.
     """
     yield None
     count = len(op.operands) // 2
@@ -321,14 +321,14 @@ def scan(agent: Agent, op: Op) -> Steps:
         if op.attrs.get("exclusive"):
             steps = [(np.full_like(steps[0][0], _identity(op)),), *steps[:-1]]
     targets = [agent.handles[value] for value in op.operands[count:]]
-    with part(agent, *targets) as clock:
+    with access_clock(agent, *targets) as clock:
         for number, (value, target) in enumerate(zip(op.operands[count:], targets, strict=True)):
             result = np.moveaxis(np.stack([s[number] for s in steps]), 0, along)
             _put(agent, op, target, result.astype(value.type.dtype.numpy), clock)
 
 
 def _identity(op: Op) -> Any:
-    """Return the value that the combining function of `op` starts from: 0 for sum, 1 for prod.
+    """Return the neutral element of the combining function of `op`: 0 for sum, 1 for prod.
 
     For max it is the least value of the element type, for min the greatest (-inf or inf for floats).
     """
@@ -345,8 +345,8 @@ def broadcast(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `broadcast`, for the wave `agent`: repeat the source, operand 0, along one new dimension of the
     target, operand 1.
 
-    Registers are set from registers of the same lane, or from memory. Memory is set from memory only; a ProgramError is
-    raised for a source in registers. The generator yields once at first, so that other waves may run.
+    Registers are set from registers of the same lane, or from memory. Memory is set from memory only: raise a
+    ProgramError for a source in registers. The generator yields once at first, so that other waves may run.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
@@ -365,7 +365,7 @@ def broadcast(agent: Agent, op: Op) -> Steps:
     source_coordinates = coordinates[:along] + coordinates[along + 1 :]
     shape = np.broadcast_shapes(*(np.shape(c) for c in coordinates))
     require_no_overlap(target, coordinates, source, source_coordinates, op)
-    with part(agent, target) as clock:
+    with access_clock(agent, target) as clock:
         store(target, coordinates, np.broadcast_to(load(source, source_coordinates, op, clock), shape), op, clock)
 
 
@@ -373,8 +373,8 @@ def convert_layout(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `convert_layout`, for the wave `agent`: redistribute a tensor from one register layout to
     another.
 
-    The waves exchange all elements, and each stores those that it holds in the target. The generator yields once at
-    first, so that other waves may run.
+    The waves exchange all elements, and each wave stores the elements that it holds in the target. The generator yields
+    once at first, so that other waves may run.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)

@@ -28,8 +28,8 @@ from tilewright.ir.tensors import numbers
 def points(agent: Agent, ranges: tuple[Range, ...]) -> Iterator[dict[str, int]]:
     """Yield {loop variable: value} for each iteration of the loop nest `ranges`, the last variable fastest.
 
-    Also set the variables in `agent.values`, since limits may depend on earlier variables. `agent` is the wave that
-    executes the loop.
+    Also set the variables in `agent.values`, since limits may depend on earlier variables; they stay set at the end.
+    `agent` is the wave that executes the loop.
     """
     if not ranges:
         yield {}
@@ -46,8 +46,8 @@ def for_(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `for` loop, for the wave `agent`: the body, then the `finally` block, for each value of the loop
     variables.
 
-    With `overlap defer`, the `finally` block of an iteration runs during the next one. Raise an ExecutionError if the
-    first range has more iterations than the interpreter may still execute.
+    With `overlap=defer`, the `finally` block of an iteration runs during the next iteration. Raise an ExecutionError if
+    the first range has more iterations than the interpreter may still execute.
     """
     first = op.attrs["ranges"][0]
     lo, hi = (evaluated(e, agent.values) for e in (first.lo, first.hi))
@@ -58,11 +58,12 @@ def for_(agent: Agent, op: Op) -> Steps:
 def _iterations(
     agent: Agent, op: Op, iterations: Iterable[dict[str, int]], synchronises: tuple[bool, ...] = (False, False)
 ) -> Steps:
-    """Execute the blocks of the loop `op` once for each entry of `iterations`, {loop variable: value}.
+    """Execute the blocks of the loop `op` for the wave `agent`, once for each entry of `iterations`, {loop variable:
+    value}. At the end, remove the loop variables from `agent.values`.
 
-    With `overlap defer`, the `finally` block of an iteration runs during the next one. `synchronises` is (after body,
-    after `finally`): whether the waves of the group synchronise there. Without `defer`, they synchronise at the end of
-    each iteration if one of the two is True.
+    With `overlap=defer`, the `finally` block of an iteration runs during the next iteration. `synchronises` is (after
+    body, after `finally`): True if the waves of the group synchronise there. Without `defer`, the waves synchronise at
+    the end of each iteration if either is True.
     """
     deferred_end: Agent | None = None
     deferred = op.attrs.get("overlap") == "defer"
@@ -90,8 +91,8 @@ def _iterations(
 def _defer(agent: Agent, op: Op, synchronises: bool) -> Agent:
     """Start the `finally` block of an iteration of `op` as a new agent (interpreted wave), and return the agent.
 
-    It runs beside the wave `agent`, on copies of its registers and loop variables. If `synchronises`, it meets the
-    deferred blocks of the other waves at its end.
+    It runs concurrently with the wave `agent`, on copies of its registers and loop variables. If `synchronises`, it
+    synchronises at its end with the deferred blocks of the other waves.
     """
     deferred = Agent(agent.worker, agent.group, agent.wave, agent.role, agent.clock.fork())
     deferred.clock.parts = list(agent.clock.parts)
@@ -103,9 +104,10 @@ def _defer(agent: Agent, op: Op, synchronises: bool) -> Agent:
 
 
 def _run_deferred(deferred: Agent, op: Op, synchronises: bool) -> Steps:
-    """Run the `finally` block of the loop `op` for `deferred`, the agent started for it, and mark the agent as done.
+    """Run the `finally` block of the loop `op` for `deferred`, the agent that was started for this block, and mark the
+    agent as done (`steps` is None).
 
-    If `synchronises`, it meets the deferred blocks of the other waves at its end.
+    If `synchronises`, the agent synchronises at its end with the deferred blocks of the other waves.
     """
     yield from deferred.run(op.blocks[1])
     if synchronises:
@@ -114,17 +116,17 @@ def _run_deferred(deferred: Agent, op: Op, synchronises: bool) -> Steps:
 
 
 def _join(agent: Agent, deferred: Agent, op: Op) -> Steps:
-    """Wait until `deferred`, the agent that runs the `finally` block of the iteration before, has finished.
+    """Wait until `deferred`, the agent that runs the `finally` block of the previous iteration, has finished.
 
-    Its accesses are then ordered before the next ones of the wave `agent`. `op` is the loop.
+    Its accesses are then ordered before the next accesses of the wave `agent`. `op` is the loop.
     """
     yield Waiting(lambda: deferred.steps is None, lambda: "waits for the deferred end of the round before", op)
     agent.clock.join(deferred.clock)
 
 
 def while_(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `while` loop, for the wave `agent`: repeat the body as long as any element of its condition is
-    not 0.
+    """Execute `op`, a `while` loop, for the wave `agent`: repeat the body as long as any element of the condition,
+    operand 0, is not 0.
 
     Raise a ProgramError if the condition is not in registers, and an ExecutionError after too many iterations.
     """
@@ -140,7 +142,8 @@ def while_(agent: Agent, op: Op) -> Steps:
 
 
 def if_(agent: Agent, op: Op) -> Steps | None:
-    """Return the generator that executes `op`, an `if`, for the wave `agent`: the block that its condition selects.
+    """Return the generator that executes `op`, an `if`, for the wave `agent`: it runs the block that the condition
+    selects.
 
     Return None if the condition is false and there is no `else`.
     """
@@ -150,11 +153,11 @@ def if_(agent: Agent, op: Op) -> Steps | None:
 
 
 def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) -> list[int]:
-    """Return the numbers of the tasks that worker number `worker` executes, in order, of `total` tasks of all
-    `workers`.
+    """Return the numbers of the tasks that worker number `worker` of `workers` executes, in order. There are `total`
+    tasks.
 
-    `schedule` "contiguous" gives a run of consecutive tasks. "dynamic" draws a random owner for each task from `seed`.
-    Any other, such as "strided", gives the tasks worker, worker + workers, worker + 2*workers, ...
+    `schedule` "contiguous" gives a run of consecutive tasks. "dynamic" gives each task to a random worker, drawn from
+    `seed`. Any other schedule, such as "strided", gives the tasks worker, worker + workers, worker + 2*workers, ...
 
     >>> share_of(1, 3, 8, "strided", 0), share_of(1, 3, 8, "contiguous", 0)
     ([1, 4, 7], [3, 4, 5])
@@ -170,12 +173,13 @@ def share_of(worker: int, workers: int, total: int, schedule: str, seed: int) ->
 
 
 def tasks(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `tasks` loop, for the wave `agent`: the body for each task that its worker (workgroup) gets by
-    the schedule.
+    """Execute `op`, a `tasks` loop, for the wave `agent`: the body for each task that the schedule gives to its worker
+    (workgroup).
 
-    If the body allocates shared memory, the waves synchronise after each task. With `overlap pingpong`, two halves of
-    the waves alternate. Raise a ProgramError if a limit of the loop is not constant, and an ExecutionError for too many
-    tasks.
+    If the body allocates shared memory, the waves synchronise after each task. With `overlap=pingpong`, two halves of
+    the waves alternate. With the attribute `turn` (0 or 1, in loop programs), only every second task is executed, from
+    task number `turn` of the worker on. Raise a ProgramError if a limit of the loop is not constant, and an
+    ExecutionError for too many tasks.
     """
     ranges = op.attrs["ranges"]
     for r in ranges:
@@ -213,12 +217,12 @@ def tasks(agent: Agent, op: Op) -> Steps:
 
 
 def _tasks_of_table(agent: Agent, op: Op, total: int) -> list[int]:
-    """Return the numbers of the tasks that the worker of the wave `agent` executes, from the task table, operand 0 of
-    `op`.
+    """Return the numbers of the tasks that the worker of the wave `agent` executes, in order, from the task table,
+    operand 0 of `op`.
 
     They are the entries in the rows w, w + workers, ... of the table, for worker number w; negative entries are
-    skipped. Raise an OutOfBoundsFault if the table names a task of `total` or beyond, and a ProtocolFault if it names
-    one twice.
+    skipped. Raise an OutOfBoundsFault if the table has a task number of `total` or more, and a ProtocolFault if it has
+    a task number twice.
     """
     table = agent.handles[op.operands[0]]
     entries = load(table, grid(table.shape), op, agent.clock)
@@ -233,13 +237,13 @@ def _tasks_of_table(agent: Agent, op: Op, total: int) -> list[int]:
 
 
 def _task_class(agent: Agent, schedule: str, total: int, number: int, outside: int, table: int) -> int:
-    """Return a class number of a task: tasks of one class always run on the same worker, however many workers there
-    are, so that their accesses do not race.
+    """Return a class number of a task. Tasks of one class always run on the same worker, for any number of workers, so
+    that their accesses do not race.
 
     `agent` is the wave that runs the task, `number` the task's number, of `total`. `outside` is the class of the task
-    around the loop. Tasks of equal `number` and `outside` in two loops of the same `schedule` get one class. Contiguous
-    loops must also have the same `total`, table loops the same `total` and `table` (an id). Dynamic loops must also
-    have the same position n: each is the n-th dynamic loop that its wave enters.
+    around the loop. Tasks of equal `number` and `outside` in two loops of the same `schedule` have one class.
+    Contiguous loops must also have the same `total`, table loops the same `total` and `table` (an id). Two dynamic
+    loops must also be the n-th dynamic loop, for the same n, that their wave enters.
     """
     same_loop = {"contiguous": (total,), "dynamic": (agent.deals,), "table": (total, table)}.get(schedule, ())
     classes = agent.worker.classes
@@ -247,20 +251,19 @@ def _task_class(agent: Agent, schedule: str, total: int, number: int, outside: i
 
 
 def _enter_task(agent: Agent, task: int, point: dict[str, int]) -> dict[str, int]:
-    """Set the current task of the wave `agent` to `task`, a class number for finding races; return `point` unchanged.
-
-    `point` is {loop variable: value}.
+    """Set the current task of the wave `agent` to `task`, a class number for finding races; return `point`, {loop
+    variable: value}, unchanged.
     """
     agent.clock.task = task
     return point
 
 
 def _pingpong(agent: Agent, op: Op, own_tasks: list[tuple[int, dict[str, int]]], synchronises: bool) -> Steps:
-    """Execute the ping-pong loop `op` for the wave `agent`: two halves of the role's waves take turns at the tasks.
+    """Execute the ping-pong loop `op` for the wave `agent`: two halves of the role's waves alternate.
 
-    `own_tasks` are the tasks of both halves, as (class number, {loop variable: value}); see `_task_class`. Tasks 0, 2,
-    ... belong to the first half, and the others to the second. Bodies run one after another in this order; the
-    `finally` block of a task overlaps with the next body. If `synchronises`, the waves of a half meet after each task.
+    `own_tasks` are the tasks of both halves, as (class number, {loop variable: value}); see `_task_class`. The first
+    half executes tasks 0, 2, ..., the second half the others. Bodies run one after another in this order; the `finally`
+    block of a task overlaps with the next body. If `synchronises`, the waves of a half synchronise after each task.
     Raise a ProgramError for an odd number of waves.
     """
     worker, role_group = agent.worker, agent.group
@@ -293,8 +296,8 @@ def _pingpong(agent: Agent, op: Op, own_tasks: list[tuple[int, dict[str, int]]],
 
 
 def role(agent: Agent, op: Op) -> Steps:
-    """Raise a ProgramError: `role` is allowed only at the top level of a program, where the worker itself executes
-    it.
+    """Raise a ProgramError, always: `role` is allowed only at the top level of a program, where the Worker
+    executes it.
     """
     raise ProgramError(f"{at_line(op)}: roles stand on the outermost level of a program", op.loc)
 
@@ -302,15 +305,15 @@ def role(agent: Agent, op: Op) -> Steps:
 def barrier(agent: Agent, op: Op) -> Steps:
     """Execute `op`, a `barrier`, for the wave `agent`: wait for all waves of its group (the workgroup, or its role).
 
-    All accesses of these waves before the barrier are ordered before all their accesses after it. The generator
-    yields once before it waits.
+    All accesses of these waves before the barrier are ordered before all their accesses after the barrier. The
+    generator yields once before it waits.
     """
     yield None
     yield from agent.meet(op)
 
 
 def edge(agent: Agent, op: Op) -> Steps | None:
-    """Return None without doing anything: an `edge` operation is a fence for the order of generated code only."""
+    """Do nothing and return None: an `edge` operation only orders generated code."""
     return None
 
 
@@ -318,9 +321,10 @@ def edge(agent: Agent, op: Op) -> Steps | None:
 
 
 def channel(agent: Agent, op: Op) -> Steps | None:
-    """Execute `op`, a `channel`, for the wave `agent`: bind its result to the `Channel`, a ring of pipeline stages.
+    """Execute `op`, a `channel`, for the wave `agent`: bind its result to a `Channel`, which passes pipeline stages.
+    Return None.
 
-    All waves of the worker share it, or those of the role that declares it. The first wave creates it. Return None.
+    The first wave creates it. All waves of the worker, or of the role that declares it, share it.
     """
     key = ("channel", id(op), agent.group.key)
     channel_state = agent.worker.shared.get(key)
@@ -331,11 +335,12 @@ def channel(agent: Agent, op: Op) -> Steps | None:
 
 
 def acquire(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, an `acquire`, for the wave `agent`: wait until the stage of its next fill is free, and take it for
-    writing.
+    """Execute `op`, an `acquire`, for the wave `agent`: wait until the stage of the wave's next fill is free, and take
+    the fill for writing.
 
     A fill is one use of a stage. The results of `op` are bound to the tensors of the stage. If a cluster shares the
-    channel, the stage must be free in all of its workgroups. Raise a ProtocolFault in a role that is not the producer.
+    channel, the stage must be free in all workgroups of the cluster. Raise a ProtocolFault in a role that is not the
+    producer.
     """
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "producer")
@@ -358,9 +363,8 @@ def acquire(agent: Agent, op: Op) -> Steps:
 
 
 def _not_free(ring: Channel, number: int) -> str:
-    """Return a text that says, in a deadlock report, why the stage of `ring` for fill number `number` is not free.
-
-    It names the stage's previous fill and how many waves have released it.
+    """Return text for a deadlock report that explains why the stage of `ring` for fill number `number` is not free: the
+    stage's previous fill, and the number of waves that have released it.
     """
     previous_fill = ring.fill(number - ring.stages)
     state = f"{len(previous_fill.released)} of {previous_fill.consumers or '?'} waves have released it"
@@ -370,8 +374,8 @@ def _not_free(ring: Channel, number: int) -> str:
 def _bind_stage(agent: Agent, op: Op, ring: Channel, fill: Fill, side: str) -> None:
     """Bind the results of `op` (acquire or wait), for the wave `agent`, to the tensors of the stage of `fill`.
 
-    `ring` is the channel, `fill` one use of its stage, and `side` "producer" or "consumer". Each access to the tensors
-    is checked: it must come before the commit or release.
+    `ring` is the channel, `fill` one use of a stage, and `side` "producer" or "consumer". Each access to the tensors is
+    checked: it must come before the commit or release.
     """
     hold = Hold(ring, fill, agent.wave, side, op)
     for value, tensor in zip(op.results, ring.views(fill.number, hold, agent), strict=True):
@@ -379,9 +383,8 @@ def _bind_stage(agent: Agent, op: Op, ring: Channel, fill: Fill, side: str) -> N
 
 
 def _require_role(agent: Agent, op: Op, ring: Channel, side: str) -> None:
-    """Raise a ProtocolFault if the wave `agent` executes `op` in a role that is not the `side` of the channel `ring`.
-
-    `side` is "producer" or "consumer". A wave outside of roles may execute both.
+    """Raise a ProtocolFault if the wave `agent` executes `op` in a role that is not the `side` ("producer" or
+    "consumer") of the channel `ring`. A wave outside of roles passes.
     """
     expected_role = ring.op.attrs[side]
     if agent.role and agent.role != expected_role:
@@ -391,16 +394,16 @@ def _require_role(agent: Agent, op: Op, ring: Channel, side: str) -> None:
 
 
 def commit(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `commit`, for the wave `agent`: hand the oldest fill that it acquired and has not committed to
-    the consumers.
+    """Execute `op`, a `commit`, for the wave `agent`: pass the oldest fill that the wave has acquired and not committed
+    to the consumers.
 
-    A fill is one use of a stage. Raise a ProtocolFault if there is none, or in a role that is not the producer. The
-    generator yields once at first, so that other waves may run.
+    A fill is one use of a stage. Raise a ProtocolFault if there is no such fill, or in a role that is not the producer.
+    The generator yields once at first, so that other waves may run.
     """
     yield None
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "producer")
-    fill = ring.given_back(op, agent)
+    fill = ring.take_oldest_held(op, agent)
     if fill is None:
         raise ProtocolFault(f"{at_line(op)}: nothing of %{ring.name} was acquired that could be committed", op.loc)
     fill.committed.add(agent.wave)
@@ -408,12 +411,12 @@ def commit(agent: Agent, op: Op) -> Steps:
 
 
 def wait(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `wait`, for the wave `agent`: wait until its next fill (one use of a stage) is full, and take it
-    for reading.
+    """Execute `op`, a `wait`, for the wave `agent`: wait until the wave's next fill (one use of a stage) is full, and
+    take the fill for reading.
 
     The results of `op` are bound to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer.
-    Also raise it if the fill that used this stage before is not full yet: on a machine, the parity of a barrier cannot
-    tell the two fills apart.
+    Raise it too if the previous fill of the stage is not full yet: on a machine, the parity of a barrier does not
+    distinguish these two fills.
     """
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "consumer")
@@ -435,25 +438,24 @@ def wait(agent: Agent, op: Op) -> Steps:
 
 
 def _not_full(ring: Channel, fill: Fill) -> str:
-    """Return a text that says, in a deadlock report, why `fill`, one use of a stage of the channel `ring`, is not full.
-
-    It says how many waves have committed it.
+    """Return text for a deadlock report that explains why `fill`, one use of a stage of the channel `ring`, is not
+    full: the number of waves that have committed it.
     """
     state = f"{len(fill.committed)} of {fill.producers or '?'} waves have committed it"
     return f"waits for fill {fill.number} of %{ring.name}: {state}"
 
 
 def release(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `release`, for the wave `agent`: give back the oldest fill that it waited for and has not
-    released.
+    """Execute `op`, a `release`, for the wave `agent`: free the oldest fill that the wave has waited for and not
+    released, so that producers may use its stage again.
 
-    A fill is one use of a stage. Raise a ProtocolFault if there is none, or in a role that is not the consumer. The
-    generator yields once at first, so that other waves may run.
+    A fill is one use of a stage. Raise a ProtocolFault if there is no such fill, or in a role that is not the consumer.
+    The generator yields once at first, so that other waves may run.
     """
     yield None
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "consumer")
-    fill = ring.given_back(op, agent)
+    fill = ring.take_oldest_held(op, agent)
     if fill is None:
         raise ProtocolFault(f"{at_line(op)}: nothing of %{ring.name} was waited for that could be released", op.loc)
     fill.released.add(agent.wave)

@@ -36,10 +36,11 @@ def compute(
 def _compute(
     f: Formula, leaf: Callable[[Formula], Typed], coordinates: Mapping[str, Any], default_type: DType | None
 ) -> Typed:
-    """Return (values of the formula `f`, their element type); the element type of a plain number is None.
+    """Return (values, element type) of the formula `f`; the element type of a plain number is None.
 
     `leaf` is a function from an operand or argument leaf to (array, element type); `coordinates` is {name of an index
-    symbol: its values}. Plain numbers take the element type of the other operands, or else `default_type`.
+    symbol: its values}. Plain numbers take the element type of the other operands; without other operands,
+    `default_type`.
     """
     if f.name in ("operand", "argument"):
         return leaf(f)
@@ -70,10 +71,10 @@ def _in_common_type(
     coordinates: Mapping[str, Any],
     default_type: DType | None,
 ) -> tuple[list[Any], DType | None]:
-    """Return ([values of each formula in `parts`], their element type).
+    """Return ([values of each formula in `parts`], element type).
 
-    The type is that of the first part that has one, or else `default_type`, which may be None. Plain numbers get this
-    type, or f32 if it is None. `leaf` and `coordinates` give the values of operands and index symbols.
+    The element type is that of the first formula with one, otherwise `default_type`, which may be None. Plain numbers
+    get this type, or f32 if it is None. `leaf` and `coordinates` are as in `_compute`.
     """
     typed_values = [_compute(part, leaf, coordinates, default_type) for part in parts]
     kind = next((k for _, k in typed_values if k is not None), default_type)
@@ -84,7 +85,7 @@ def _in_common_type(
 def _cast(value: Any, to: DType) -> Array:
     """Return `value`, a number or array, as an array of elements of type `to`.
 
-    Floats become integers by rounding towards zero; they are not clamped.
+    Floats become integers by truncation; they are not clamped.
     """
     array = np.asarray(value)
     if array.dtype.kind == "f" and not to.is_float and to.kind != "bool":

@@ -55,25 +55,28 @@ class Holding:
 
     @cached_property
     def mine(self) -> Held:
-        """The registers of the wave that are in the view."""
+        """The registers of the wave that are in the view, with the elements that they hold."""
         return Held(self.ids >= 0, self.ids, self.shape)
 
     @cached_property
     def owned(self) -> Held:
-        """The registers of the view that store their element when registers are written to memory.
-
-        If several registers, perhaps of several waves, hold an element, only one of them is included.
+        """The registers of the view that store their element when the tensor is written to memory. If several
+        registers, perhaps of several waves, hold an element, only one of them is included.
         """
         return Held(self.mine.mask & self.first, self.ids, self.shape)
 
     @cached_property
     def is_held(self) -> Array:
-        """For each element number of the view, whether the wave holds the element; not to be changed."""
+        """A bool array over the element numbers of the view: True if the wave holds the element. The array must not be
+        changed.
+        """
         return self.register_of_element >= 0
 
     @cached_property
     def register_of_element(self) -> Array:
-        """For each element number of the view, the last register that holds the element, or -1."""
+        """An array over the element numbers of the view: the number of the last register that holds the
+        element, or -1.
+        """
         registers = np.full(self.size, -1)
         registers[self.mine.ids] = self.mine.registers
         return registers
@@ -83,16 +86,17 @@ class Holding:
         """For a matrix, ((rows, row position of each register), (columns, column position of each register)).
 
         `rows` are the numbers of the rows of which the wave holds an element, sorted. The row position of a register of
-        the view is the index in `rows` of its element's row. Columns likewise.
+        the view is the index in `rows` of its element's row. Columns are the same along the other dimension.
         """
         rows, columns = self.mine.coordinates
         return _distinct(rows, self.shape[0]), _distinct(columns, self.shape[1])
 
 
 def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
-    """Return (the distinct values of `numbers`, sorted; for each number its position among them).
+    """Return (the distinct values of `numbers`, sorted; the position of each number among the distinct values): [4, 2,
+    4] -> ([2, 4], [1, 0, 1]).
 
-    [4, 2, 4] -> ([2, 4], [1, 0, 1]). All numbers must be in 0..extent - 1.
+    All numbers must be in 0..extent - 1.
     """
     occurs = np.zeros(extent, bool)
     occurs[numbers] = True
@@ -101,8 +105,8 @@ def _distinct(numbers: Array, extent: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=512)
 def holding(spread: Placement, first_lane: int, lanes: int) -> Holding:
-    """Return the `Holding` of a wave: which elements the `lanes` lanes from `first_lane` on hold of a tensor placed by
-    `spread`.
+    """Return the `Holding` of a wave of `lanes` lanes, starting with the lane `first_lane` of the workgroup: the
+    elements that it holds of a tensor with the placement `spread`.
 
     The result is cached.
     """
@@ -116,7 +120,7 @@ def holding(spread: Placement, first_lane: int, lanes: int) -> Holding:
 
 @lru_cache(maxsize=512)
 def have_equal_elements(one: Holding, other: Holding) -> bool:
-    """True if each register holds the same element by `one` and by `other`; the result is cached."""
+    """True if each register holds the same element in the holdings `one` and `other`. The result is cached."""
     return one is other or (one.ids.shape == other.ids.shape and np.array_equal(one.ids, other.ids))
 
 
@@ -125,8 +129,8 @@ def registers_at(held: Holding, wanted: Wanted) -> Array | None:
     """Return an array with a register number for each i: a register of lane `wanted.lanes[i]` that holds element
     `wanted.ids[i]`.
 
-    `held` says which elements the wave's registers hold. Return None if some lane does not hold its element. The result
-    is cached.
+    `held` says which elements the wave's registers hold. Return None if some lane does not hold its element, or if the
+    wave holds no elements. The result is cached.
     """
     keys, order, goal = _keys_of_lanes(held, wanted)
     position = _positions(keys[order], goal)
@@ -137,7 +141,7 @@ def registers_at(held: Holding, wanted: Wanted) -> Array | None:
 
 
 def first_missing(held: Holding, wanted: Wanted) -> int:
-    """Return the first index i for which lane `wanted.lanes[i]` does not hold element `wanted.ids[i]`; there must be
+    """Return the first index i for which lane `wanted.lanes[i]` does not hold element `wanted.ids[i]`. There must be
     one.
 
     `held` says which elements the wave's registers hold.
@@ -147,7 +151,8 @@ def first_missing(held: Holding, wanted: Wanted) -> int:
 
 
 def _keys_of_lanes(held: Holding, wanted: Wanted) -> tuple[Array, Array, Array]:
-    """Return (key of each register of `held`, their order by key, key of each element of `wanted`).
+    """Return (keys of the registers of `held`, indices that sort these keys, keys of the elements of `wanted`), three
+    arrays.
 
     A key is lane * size + element number, where size is the number of elements of the tensor or view.
     """
@@ -159,7 +164,7 @@ def _keys_of_lanes(held: Holding, wanted: Wanted) -> tuple[Array, Array, Array]:
 def _positions(ordered: Array, goal: Array) -> Array:
     """Return the position of each number of `goal` in the sorted array `ordered`.
 
-    For a number that is not in `ordered`, it is that of the next larger one, or the last position.
+    For a number that is not in `ordered`, it is the position of the next larger number, or the last position.
     """
     return np.minimum(np.searchsorted(ordered, goal), len(ordered) - 1)
 
@@ -168,8 +173,7 @@ def _positions(ordered: Array, goal: Array) -> Array:
 def without_dimension(held: Held, along: int, shape: tuple[int, ...]) -> Wanted:
     """Return the elements of the source of a broadcast that lanes read to fill the registers `held` of its result.
 
-    The broadcast repeats a source of shape `shape` along dimension `along` of the result. The returned object is
-    cached.
+    The broadcast repeats a source of shape `shape` along dimension number `along` of the result. The result is cached.
     """
     coordinates = (*held.coordinates[:along], *held.coordinates[along + 1 :])
     ids = np.ravel_multi_index(coordinates, shape) if shape else np.zeros(held.lanes.shape, np.int64)
@@ -194,7 +198,7 @@ class ProductPart:
 
 @lru_cache(maxsize=512)
 def product_of(held: Holding, depth: int) -> ProductPart:
-    """Return the part of A*B that a wave computes whose registers hold the elements of C that `held` says.
+    """Return the part of A*B that a wave computes if its registers hold the elements `held` of C.
 
     `depth` is the number of columns of A. The result is cached.
     """
@@ -205,8 +209,8 @@ def product_of(held: Holding, depth: int) -> ProductPart:
 def registers_of(held: Holding, coordinates: Coordinates) -> Array | None:
     """Return an array with the number of a register for each element of a matrix at `coordinates`, (rows, columns).
 
-    `held` says which elements the wave's registers hold. Return None if the wave does not hold one of them. The result
-    is cached.
+    `held` says which elements the wave's registers hold. Return None if the wave does not hold one of the elements. The
+    result is cached.
     """
     rows, columns = coordinates
     registers: Array = held.register_of_element[rows * held.shape[1] + columns]

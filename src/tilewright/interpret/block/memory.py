@@ -53,9 +53,8 @@ class Buffer:
         self.staged: Array | None = None  # which elements were written through a stage of a channel
 
     def alike(self, **changes: Any) -> Buffer:
-        """Return a new Buffer over the same memory, with the attributes in `changes` replaced by their values.
-
-        Examples are `data` as another element type, or `initialised` with no element marked.
+        """Return a new Buffer over the same memory, with the attributes in `changes` replaced, such as `data` viewed as
+        another element type, or `initialised` with no element marked.
         """
         copy = object.__new__(Buffer)
         copy.__dict__ = {**self.__dict__, **changes}
@@ -64,9 +63,10 @@ class Buffer:
 
     def read(self, places: Array, clock: Clock, op: Op) -> Array:
         """Return the elements number `places` of the buffer, for operation `op` of the actor with vector clock `clock`.
+        Record the access.
 
-        Also record the access. Raise an UninitialisedFault if an element was never written, and a RaceFault if the read
-        races with another access.
+        Raise an UninitialisedFault if an element was never written, and a RaceFault if the read races with another
+        access.
         """
         self._require_written(places, op)
         self._record_access(READ, places, clock, op)
@@ -78,10 +78,9 @@ class Buffer:
     ) -> None:
         """Set the elements number `places` to `values`, for operation `op` of the actor with vector clock `clock`.
 
-        Also record the access, and mark the elements as initialised, and as written through a pipeline stage if
-        `staged`. Raise a RaceFault if the write races with another access, or gives one element two different values.
-        With `has_one_value`, the second fault is not tested: each element is known to get one value, or the last value
-        is to stay.
+        Record the access, and mark the elements as initialised, and as written through a pipeline stage if `staged`.
+        Raise a RaceFault if the write races with another access, or writes two different values to one element. With
+        `has_one_value`, two values are not tested: the caller knows that there is one, or wants the last value.
         """
         self._record_access(WRITE, places, clock, op)
         self.data[places] = values
@@ -96,9 +95,10 @@ class Buffer:
     def combine(self, places: Array, values: Array, reduction: str, clock: Clock, op: Op) -> None:
         """Update elements in place by the atomic operation `reduction` ("add", "min" or "max"), one by one.
 
-        Element number `places[i]` becomes `reduction` of itself and `values[i]`; a number may occur several times. `op`
-        is the operation, by the actor (thread) with vector clock `clock`; the access is recorded under them. Raise an
-        UninitialisedFault if an element was never written, and a RaceFault if the access races with another.
+        Element number `places[i]` becomes `reduction` of its value and `values[i]`; a number may occur several times.
+        The access is recorded for the operation `op` of the actor (a wave or an asynchronous copy) with vector clock
+        `clock`. Raise an UninitialisedFault if an element was never written, and a RaceFault if the access races with
+        another access.
         """
         self._require_written(places, op)
         self._record_access(reduction, places, clock, op)
@@ -114,10 +114,10 @@ class Buffer:
 
     def _record_access(self, kind: str, places: Array, clock: Clock, op: Op) -> None:
         """Record an access by `op` to the elements number `places`; raise a RaceFault if it races with an earlier
-        access.
+        access of another task or another actor.
 
         `kind` is "read", "write" or an atomic operation, `clock` the vector clock of the actor (a wave or an
-        asynchronous copy). Races are looked for between tasks and between actors. Do nothing where no race is possible.
+        asynchronous copy). Do nothing if no race is possible: the buffer has neither `sharing` nor `watch`.
         """
         if self.sharing is None and self.watch is None:
             return
@@ -140,10 +140,10 @@ class Buffer:
             )
 
     def _require_one_value(self, places: Array, values: Any, op: Op) -> None:
-        """Raise a RaceFault if the write of `values` to `places`, which `op` has just done, gave one element two
-        values.
+        """Raise a RaceFault if the write of `values` to `places`, which `op` has just done, wrote two different values
+        to one element.
 
-        The test is that each element now holds the value given for it.
+        The test is that each element of the buffer now equals its value in `values`.
         """
         stored = self.data.take(places)
         written = np.asarray(values).astype(stored.dtype, copy=False)
@@ -172,23 +172,25 @@ class TensorMemory:
 
     @classmethod
     def whole(cls, buffer: Buffer, kind: TensorType) -> TensorMemory:
-        """Return the tensor of type `kind` that begins at the start of `buffer`."""
+        """Return the tensor of type `kind` that begins at the start of `buffer`. Raise a ProgramError if an extent or
+        stride is not constant.
+        """
         return cls(buffer, numbers(kind.shape, kind), numbers(kind.steps, kind), kind.swizzle)
 
     def stage(self, number: int, hold: Hold | None) -> TensorMemory:
-        """Return a tensor that is entry `number` of the first dimension: one stage of a channel, in the same memory.
+        """Return entry `number` of the first dimension as a tensor in the same memory: one stage of a channel.
 
-        The tensor stores `hold`, a wave's right to access the stage; each access to it is checked against that (None:
-        against nothing).
+        The tensor stores `hold`, a wave's right to access the stage; each access to the tensor is checked against
+        `hold` (None: not checked).
         """
         offset = self.offset + number * self.strides[0]
         return TensorMemory(self.buffer, self.shape[1:], self.strides[1:], self.swizzle, offset, hold, True)
 
     def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
-        """Return (this tensor, element numbers in its buffer at `coordinates`, None).
+        """Return (this tensor, element numbers in its buffer at `coordinates`, None). The None is the mask of a view's
+        `locate`: all coordinates count as in bounds, and are not tested.
 
-        The None says that all coordinates are in bounds, which is not tested here; a view tests them. `coordinates` has
-        one number or array for each dimension. `op` is not used.
+        `coordinates` has one number or array for each dimension. `op` is not used.
         """
         element: Any = self.offset
         if type(coordinates) is Coordinates and coordinates.size <= MOST_ELEMENTS:
@@ -201,14 +203,14 @@ class TensorMemory:
         return self, element, None
 
     def has_distinct_places(self, coordinates: tuple[Any, ...]) -> bool:
-        """Return False: whether the elements at `coordinates` have different places in the buffer is known only for
-        views.
+        """Return False: for a tensor that is no view, it is not known whether the elements at `coordinates` have
+        different addresses.
         """
         return False
 
     def check(self, op: Op) -> None:
-        """Raise a ProtocolFault if the tensor is a channel's stage that has been committed or released before the
-        access `op`.
+        """Raise a ProtocolFault if the tensor is a channel's stage that was committed or released before the access
+        `op`.
         """
         if self.hold is not None:
             self.hold.check(op)
@@ -225,22 +227,24 @@ class TensorWindow:
 
     @property
     def hold(self) -> Hold | None:
-        """The right of a wave to access the channel stage in which the view lies; None if the view lies in no stage."""
+        """The right of a wave to access the channel stage that contains the view; None if the view is not in a
+        stage.
+        """
         return self.base.hold
 
     def check(self, op: Op) -> None:
-        """Raise a ProtocolFault if the view lies in a channel's stage that was committed or released before the access
+        """Raise a ProtocolFault if the view is in a channel's stage that was committed or released before the access
         `op`.
         """
         self.base.check(op)
 
     def locate(self, coordinates: tuple[Any, ...], op: Op) -> tuple[TensorMemory, Any, Any]:
-        """Return (the tensor that the view lies in, element numbers in its buffer at `coordinates`, mask of those in
-        bounds).
+        """Return (the tensor that the view is in, element numbers in its buffer at `coordinates`, mask of the
+        coordinates in bounds).
 
         `coordinates` has one number or array for each dimension of the view. The mask is None if all are in bounds;
-        element numbers out of bounds are clipped. Raise an OutOfBoundsFault, for the access `op`, if a coordinate that
-        is not marked with `?` is out of bounds.
+        coordinates out of bounds are clipped. Raise an OutOfBoundsFault, for the access `op`, if a coordinate that is
+        not marked with `?` is out of bounds.
         """
         if type(coordinates) is Coordinates and type(self.base) is TensorMemory:
             places = self._places_in_bounds(coordinates, self.base)
@@ -276,8 +280,8 @@ class TensorWindow:
     def has_distinct_places(self, coordinates: tuple[Any, ...]) -> bool:
         """True if the elements at `coordinates` are known to have different addresses in the buffer.
 
-        It is known if a `Pattern`, the table of their element numbers that is computed once and kept, says so. False
-        means that it is not known: there is no pattern, or the pattern has an address twice.
+        It is known if the view has a `Pattern` (a cached table of element numbers) without duplicates. False means that
+        it is not known: there is no pattern, or the pattern has an address twice.
         """
         if type(coordinates) is not Coordinates or type(self.base) is not TensorMemory:
             return False
@@ -285,16 +289,14 @@ class TensorWindow:
         return view_pattern is not None and view_pattern.is_one_to_one
 
     def _pattern(self, coordinates: Coordinates, base: TensorMemory) -> Pattern | None:
-        """Return the `Pattern` of the elements at `coordinates` in `base`, the tensor below the view: their places up
-        to an offset.
-
-        Return None if there is none (see `pattern`).
+        """Return the `Pattern` of the elements at `coordinates` in `base`, the tensor that is viewed: a cached table of
+        their element numbers, up to an offset. Return None if there is no pattern (see `pattern`).
         """
         attrs = self.op.attrs
         return pattern(coordinates, axis_names(attrs["over"]), expressions(attrs["at"]), base.strides)
 
     def _places_in_bounds(self, coordinates: Coordinates, base: TensorMemory) -> Array | None:
-        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor below the view, from a cached
+        """Return the element numbers at `coordinates` in the buffer of `base`, the tensor that is viewed, from a cached
         `Pattern`.
 
         Return None if there is no pattern, or if a coordinate is out of bounds.
@@ -312,15 +314,15 @@ def axis_names(axes: tuple[Symbol, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def expressions(at: tuple[tuple[Expr, bool], ...]) -> tuple[Expr, ...]:
-    """Return the expressions of `at`, a view's coordinates as pairs (expression, may it be out of bounds); the result
-    is cached.
+    """Return the expressions of `at`, the coordinates of a view as pairs (expression, True if it may be out of bounds).
+    The result is cached.
     """
     return tuple(e for e, _ in at)
 
 
 def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow) -> bool:
-    """True if the tensors or views `one` and `other` lie in the same piece of memory (their elements may still
-    differ).
+    """True if the tensors or views `one` and `other` are in the same buffer memory, even if they have no common
+    element.
     """
     while isinstance(one, TensorWindow):
         one = one.base
@@ -330,8 +332,8 @@ def one_memory(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWin
 
 
 def overlapping(one: TensorMemory | TensorWindow, other: TensorMemory | TensorWindow, op: Op) -> bool:
-    """True if the tensors or views `one` and `other` have an element of memory in common; `op` is named in error
-    messages.
+    """True if the tensors or views `one` and `other` have a common element of memory. `op` is named in
+    error messages.
     """
     if not one_memory(one, other):
         return False
@@ -353,8 +355,8 @@ def require_no_overlap(
     """Raise a RaceFault if the elementwise operation `op` writes an element of memory that it also reads for another
     element.
 
-    `to` are the coordinates in `target`, and `at` those in `source`, of the elements of the operation. Reading and
-    writing an element for the same result is allowed.
+    `to` are the coordinates in `target`, and `at` the coordinates in `source`, of the elements of the operation.
+    Reading and writing an element for the same result is allowed.
     """
     if not one_memory(target, source):
         return
@@ -376,7 +378,7 @@ def require_no_overlap(
 
 
 def within(c: Any, size: int) -> bool:
-    """True if 0 <= c < size for the coordinate `c`, or for each coordinate if `c` is an array."""
+    """True if 0 <= c < size for the coordinate `c`, or for all coordinates if `c` is an array."""
     if isinstance(c, np.ndarray):
         if c.dtype == np.int64:  # one test for both ends: as unsigned numbers, negative ones are the greatest
             return not c.size or bool(c.view(np.uint64).max() < size)
@@ -395,10 +397,10 @@ def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 @lru_cache(maxsize=1024)
 def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str, Array]]:
-    """Return (extents of the symbols `axes`, {name of each symbol: array of its values}).
+    """Return (extents of the symbols `axes`, {symbol name: array of the symbol's values}).
 
-    The arrays broadcast to the extents, as those of `grid` do. `what` names the operation in error messages. The result
-    is cached.
+    The arrays broadcast to the extents, as in `grid`. `what` names the operation in error messages. The result is
+    cached.
     """
     shape = numbers(tuple(s.upper + 1 for s in axes), what)
     return shape, dict(zip((s.name for s in axes), grid(shape), strict=True))
@@ -406,10 +408,11 @@ def box(axes: tuple[Any, ...], what: str) -> tuple[tuple[int, ...], Mapping[str,
 
 @lru_cache(maxsize=1024)
 def lane_pattern(axes: tuple[Symbol, ...], at: tuple[Expr, ...], strides: tuple[int, ...], what: str) -> Pattern | None:
-    """Return the Pattern of the elements at the coordinates `at`, expressions of the `axes` and of loop variables.
+    """Return the Pattern of the elements at the coordinates `at`, expressions of the symbols `axes` and of loop
+    variables.
 
-    `strides` are those of the memory; `what` names the operation in error messages. Return None if there are no `axes`,
-    or if `pattern` finds none. The result is cached.
+    `strides` are the strides of the memory; `what` names the operation in error messages. Return None if there are no
+    `axes`, or if `pattern` returns None. The result is cached.
     """
     shape, _ = box(axes, what)
     coordinates = grid(shape)
@@ -417,7 +420,7 @@ def lane_pattern(axes: tuple[Symbol, ...], at: tuple[Expr, ...], strides: tuple[
 
 
 def full(array: Any, shape: tuple[int, ...]) -> Array:
-    """Return `array`, a number or array, broadcast to `shape`."""
+    """Return `array`, a number or array, broadcast to `shape`. The result may be a read-only view."""
     values = np.asarray(array)
     return values if values.shape == shape else np.broadcast_to(values, shape)
 
@@ -425,6 +428,6 @@ def full(array: Any, shape: tuple[int, ...]) -> Array:
 def spread_over(places: Any, inside: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Return (`places`, mask of the places in bounds), both broadcast to `shape`.
 
-    `inside` is that mask in a smaller shape; None says that all places are in bounds.
+    `inside` is the mask in a shape that broadcasts to `shape`; None: all places are in bounds.
     """
     return full(places, shape), np.ones(shape, bool) if inside is None else full(inside, shape)

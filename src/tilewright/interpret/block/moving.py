@@ -50,8 +50,7 @@ def alloc(agent: Agent, op: Op) -> Steps | None:
 def view(agent: Agent, op: Op) -> Steps | None:
     """Execute `op`, a `view`, for the wave `agent`: bind its result to a view of the operand. Return None.
 
-    No element is accessed. A view of registers must name each element at most once and stay in bounds, or a
-    ProgramError is raised.
+    No element is accessed. Raise a ProgramError if a view of registers has an element twice or leaves its tensor.
     """
     base = agent.handles[op.operands[0]]
     agent.handles[op.results[0]] = agent.worker.view(base, op, agent.values)
@@ -62,7 +61,7 @@ def bitcast(agent: Agent, op: Op) -> Steps | None:
     """Execute `op`, a `bitcast`, for the wave `agent`: bind its result to the operand's bits as another element type.
     Return None.
 
-    Raise a ProgramError for a view in memory.
+    Raise a ProgramError if the operand is a view of memory.
     """
     base, numpy_type = agent.handles[op.operands[0]], op.attrs["dtype"].numpy
     if isinstance(base, Registers):
@@ -76,7 +75,7 @@ def bitcast(agent: Agent, op: Op) -> Steps | None:
 
 
 def let(agent: Agent, op: Op) -> Steps | None:
-    """Return None without doing anything: a `let` operation names an expression, and its users contain that
+    """Do nothing and return None: a `let` operation names an expression, and operations that use the name contain the
     expression.
     """
     return None
@@ -86,10 +85,11 @@ def let(agent: Agent, op: Op) -> Steps | None:
 
 
 def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, otherwise: Any = None) -> Array:
-    """Return the elements of `memory`, a tensor or view, at `coordinates`, for operation `op`; also record the access.
+    """Return the elements of `memory`, a tensor or view, at `coordinates`, for operation `op`. Record the access.
 
     Elements out of bounds become `otherwise`; if that is None, raise an OutOfBoundsFault. `clock` is the vector clock
-    of the actor that reads. Raise other faults for a race, uninitialised elements, or a stage that may not be accessed.
+    of the actor that reads. Raise another InterpreterFault for a race, uninitialised elements, or a stage that must not
+    be accessed now.
     """
     memory.check(op)
     tensor, places, in_bounds = memory.locate(coordinates, op)
@@ -107,19 +107,21 @@ def load(memory: Memory, coordinates: tuple[Any, ...], op: Op, clock: Clock, oth
 
 
 def _shape_of(coordinates: tuple[Any, ...], places: Any) -> tuple[int, ...]:
-    """Return the shape of an access to the elements at `coordinates`, which have the element numbers `places`."""
+    """Return the shape of an access to the elements at `coordinates`, which have the element numbers `places`: the
+    shape to which all broadcast.
+    """
     return coordinates.shape if type(coordinates) is Coordinates else np.broadcast(*coordinates, places).shape
 
 
 def store(
     memory: Memory, coordinates: tuple[Any, ...], values: Any, op: Op, clock: Clock, in_order: bool = False
 ) -> None:
-    """Set the elements of `memory`, a tensor or view, at `coordinates` to `values`, for operation `op`; record the
+    """Set the elements of `memory`, a tensor or view, at `coordinates` to `values`, for operation `op`. Record the
     access.
 
     Values out of bounds are dropped. For a tensor without dimensions, empty `values` write nothing. `clock` is the
-    vector clock of the actor that writes. Raise a fault for a race, a stage that may not be accessed, or two values for
-    one element; with `in_order`, the last value stays instead.
+    vector clock of the actor that writes. Raise an InterpreterFault for a race, a stage that must not be accessed now,
+    or two values for one element; with `in_order`, the last value is stored instead.
     """
     memory.check(op)
     if not coordinates:  # a single element; no value for it: another wave holds it
@@ -139,19 +141,20 @@ def store(
 
 
 def idle(agent: Agent, shape: tuple[int, ...]) -> bool:
-    """True if the wave `agent` has no share in a collective operation on memory of shape `shape`.
+    """True if the wave `agent` handles no element in a collective operation on memory of shape `shape`.
 
-    That is so only for a single element (no dimensions), which one wave of the group handles.
+    This is so only for a single element (no dimensions), which another wave of the group handles.
     """
     waves = agent.group.waves
     return not shape and waves > 1 and (agent.wave + agent.worker.seed) % waves != 0
 
 
 def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return the coordinates of the elements of a tensor of shape `shape` that the wave `agent` handles.
+    """Return the coordinates of the elements of a memory tensor of shape `shape` that the wave `agent` handles in a
+    collective operation: one array for each dimension.
 
-    They are one array for each dimension. The waves of a group divide a collective operation on memory into equal runs
-    of elements; the seed decides which wave gets which. A single wave gets all elements, as arrays that broadcast.
+    The waves of a group handle runs of elements of equal length; the seed decides which wave handles which run. A
+    single wave handles all elements; its arrays broadcast to `shape`.
     """
     waves = agent.group.waves
     return grid(shape) if waves == 1 else _run_of_elements(shape, waves, (agent.wave + agent.worker.seed) % waves)
@@ -159,11 +162,11 @@ def share(agent: Agent, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 @lru_cache(maxsize=256)
 def _run_of_elements(shape: tuple[int, ...], runs: int, number: int) -> tuple[Array, ...]:
-    """Return the coordinates of the elements of run `number`, where a tensor of shape `shape` is divided into `runs`
-    runs.
+    """Return the coordinates of the elements of run number `number`, if a tensor of shape `shape` is divided into
+    `runs` runs: one array for each dimension.
 
-    A run consists of consecutive elements, last dimension fastest. All runs have equal length; the last may be shorter.
-    The coordinates are one array for each dimension. The result is cached.
+    A run consists of consecutive elements, last dimension fastest. All runs have equal length; the last runs may be
+    shorter or empty. The result is cached.
     """
     size = int(np.prod(shape, dtype=np.int64))
     per_run = -(-size // runs)
@@ -171,25 +174,25 @@ def _run_of_elements(shape: tuple[int, ...], runs: int, number: int) -> tuple[Ar
     return Coordinates(np.unravel_index(flat, shape)) if shape else ()
 
 
-def part(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clock]:
+def access_clock(agent: Agent, *tiles: Registers | Memory) -> AbstractContextManager[Clock]:
     """Return a context manager that yields the vector clock under which the wave `agent` accesses memory in an
     operation.
 
-    `tiles` are operands. If one is in registers, it is the wave's own clock. Otherwise it is that of `Agent.part`,
-    usually a new actor's: which wave handles which element of memory is not specified, so no wave may rely on the
-    order.
+    `tiles` are operands. If one of them is in registers, the clock is that of the wave. Otherwise the clock is that of
+    `Agent.part_clock`, usually of a new actor: it is not specified which wave handles which element of memory, so no
+    wave may rely on the order.
     """
-    return nullcontext(agent.clock) if any(isinstance(tile, Registers) for tile in tiles) else agent.part()
+    return nullcontext(agent.clock) if any(isinstance(tile, Registers) for tile in tiles) else agent.part_clock()
 
 
 # -- operations -----------------------------------------------------------------------------------------
 
 
 def fill(agent: Agent, op: Op) -> Steps | None:
-    """Execute `op`, a `fill`, for the wave `agent`: set the wave's elements of the target to the number.
+    """Execute `op`, a `fill`, for the wave `agent`: set elements of the target to the number.
 
-    The elements of registers that it holds are set at once, and None is returned. For memory, return the generator that
-    sets its share, or None if it has no share.
+    For registers, set the elements that the wave holds at once, and return None. For memory, return the generator that
+    sets the elements that `share` gives the wave, or None if there are none.
     """
     target = agent.handles[op.operands[0]]
     value = op.attrs["value"]
@@ -202,20 +205,20 @@ def fill(agent: Agent, op: Op) -> Steps | None:
 
 
 def _fill_memory(agent: Agent, op: Op, target: Memory) -> Steps:
-    """Set the share that the wave `agent` has of the memory `target` to the number of `op`, a `fill`.
+    """Set the elements of the memory `target` that `share` gives the wave `agent` to the number of `op`, a `fill`.
 
     The generator yields once at first, so that other waves may run.
     """
     yield None
-    with agent.part() as clock:
+    with agent.part_clock() as clock:
         store(target, share(agent, target.shape), op.attrs["value"], op, clock)
 
 
 def copy(agent: Agent, op: Op) -> Steps | None:
     """Return the generator that executes the `copy` operation `op` for the wave `agent`.
 
-    The copy is asynchronous if its atom is; without an atom it is synchronous. Raise a ProgramError if it names an
-    atom, but the program names no machine.
+    The copy is asynchronous if its atom is asynchronous; without an atom it is synchronous. Raise a ProgramError if the
+    copy names an atom, but the program names no machine.
     """
     atom = op.attrs.get("by")
     machine = agent.worker.machine
@@ -230,11 +233,12 @@ def copy(agent: Agent, op: Op) -> Steps | None:
 
 
 def _copy(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a synchronous `copy`, for the wave `agent`. The generator yields once at first, so that other waves
-    may run.
+    """Execute `op`, a synchronous `copy` of operand 0 to operand 1, for the wave `agent`. The generator yields once at
+    first, so that other waves may run.
 
-    The source is operand 0, and the target operand 1. If one of them is in registers, the wave copies the elements that
-    it holds there; between memories, its share.
+    If the target is in registers, the wave copies the elements that it holds of the target. If only the source is in
+    registers, it copies the elements that it owns there (each element is copied by one register). Between memories, it
+    copies the elements that `share` gives it.
     """
     yield None
     source, target = (agent.handles[v] for v in op.operands)
@@ -251,7 +255,7 @@ def _copy(agent: Agent, op: Op) -> Steps:
         store(target, held.coordinates, source.read(held, op), op, agent.clock)
     elif not idle(agent, source.shape):
         coordinates = share(agent, source.shape)
-        with agent.part() as clock:
+        with agent.part_clock() as clock:
             require_no_overlap(target, coordinates, source, coordinates, op)
             store(target, coordinates, load(source, coordinates, op, clock, otherwise), op, clock)
 
@@ -260,7 +264,7 @@ def _registers_to_registers(source: Registers, target: Registers, op: Op) -> Arr
     """Return the new values of the wave's registers of `target`, in order, each from a register of the same lane in
     `source`.
 
-    Raise a ProgramError if a lane does not hold an element in `source`. `op` is the copy.
+    Raise a ProgramError if a lane does not hold such an element in `source`. `op` is the copy.
     """
     if have_equal_elements(source.holding, target.holding):
         return source.read(source.mine, op)
@@ -268,11 +272,11 @@ def _registers_to_registers(source: Registers, target: Registers, op: Op) -> Arr
 
 
 def _start_async_copy(agent: Agent, op: Op) -> Steps:
-    """Start `op`, an asynchronous copy between memories, if the wave `agent` is the first of its group; others do
+    """Start `op`, an asynchronous copy between memories, if the wave `agent` is the first of its group; otherwise do
     nothing.
 
-    The scheduler executes the copy at some later time. If it writes or reads a channel's stage, the stage becomes full
-    or free only after that. Raise a ProgramError if an operand is in registers.
+    The scheduler executes the copy at some later time. If the copy writes (reads) a channel's stage, the stage becomes
+    full (free) only after the copy. Raise a ProgramError if an operand is in registers.
     """
     source, target = (agent.handles[v] for v in op.operands)
     if isinstance(source, Registers) or isinstance(target, Registers):
@@ -288,7 +292,7 @@ def _start_async_copy(agent: Agent, op: Op) -> Steps:
     coordinates = grid(source.shape)
 
     def finish() -> None:
-        """Copy the elements; the scheduler calls this at some later time."""
+        """Copy the elements. The scheduler calls this function at some later time."""
         store(target, coordinates, load(_without_hold(source), coordinates, op, clock, otherwise), op, clock)
 
     written_hold, read_hold = target.hold, source.hold
@@ -321,11 +325,12 @@ def _without_hold(memory: Memory) -> Memory:
 def _memory_coordinates(
     agent: Agent, op: Op, coordinates: tuple[Any, ...], clock: Clock
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return (coordinates in memory, mask of those in bounds) for the elements of the tile at `coordinates`.
+    """Return (coordinates in memory, mask of the coordinates in bounds) for the elements of the tile at `coordinates`.
 
-    `op` is a gather, scatter or atomic of the wave `agent`: its coordinates in memory are computed from integers that
-    are loaded first, under the vector clock `clock`. The mask is None if all are in bounds; those out of bounds are
-    clipped. Raise an OutOfBoundsFault for one that is not marked with `?`.
+    `op` is a gather, scatter or atomic of the wave `agent`. Integers that its memory coordinates depend on are loaded
+    first, under the vector clock `clock`. The mask is None if all coordinates are in bounds; coordinates out of bounds
+    are clipped. Raise an OutOfBoundsFault for a coordinate out of bounds that is not marked with `?`, and a
+    ProgramError if the wave does not hold such an integer in registers.
     """
     names = [s.name for s in op.attrs["over"]]
     values: dict[str, Any] = {**agent.values, **dict(zip(names, coordinates, strict=True))}
@@ -363,23 +368,25 @@ def _memory_coordinates(
 
 
 def gather(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `gather`, for the wave `agent`: set the wave's elements of the tile from data-dependent
-    coordinates of memory.
+    """Execute `op`, a `gather`, for the wave `agent`: set elements of the tile from data-dependent coordinates of
+    memory.
 
-    The operands are the tile, the memory and the tensors from which coordinates are read. The wave's elements are those
-    that it holds in registers, or its share of a tile in memory. Elements out of bounds become the `else` number, or an
-    OutOfBoundsFault is raised without one. The generator yields once at first, so that other waves may run.
+    The operands are the tile, the memory and the tensors from which coordinates are read. The wave sets the elements
+    that it holds, if the tile is in registers, or the elements that `share` gives it, if the tile is in memory.
+    Elements out of bounds become the `else` number; without one, raise an OutOfBoundsFault. The generator yields once
+    at first, so that other waves may run.
     """
     yield None
     tile, memory = (agent.handles[v] for v in op.operands[:2])
     if not isinstance(tile, Registers) and idle(agent, tile.shape):
         return
-    with part(agent, tile) as clock:
+    with access_clock(agent, tile) as clock:
         _gather(agent, op, tile, memory, clock)
 
 
 def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, clock: Clock) -> None:
-    """Set the elements of `tile` that belong to the wave `agent` from data-dependent coordinates of `memory`.
+    """Set elements of `tile` from data-dependent coordinates of `memory`: the elements that the wave `agent` holds, if
+    the tile is in registers, or the elements that `share` gives it, if the tile is in memory.
 
     `op` is the gather; `clock` is the vector clock of the actor that accesses memory. Raise an OutOfBoundsFault for an
     element out of bounds without an `else` number, and a RaceFault if an element of memory is overwritten and also read
@@ -406,37 +413,39 @@ def _gather(agent: Agent, op: Op, tile: Registers | Memory, memory: Memory, cloc
 
 
 def scatter(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `scatter`, for the wave `agent`: write the wave's elements of the tile to data-dependent
-    coordinates of memory.
+    """Execute `op`, a `scatter`, for the wave `agent`: write elements of the tile to data-dependent coordinates of
+    memory.
 
-    The operands are as in `gather`. The wave's elements are those that it holds in registers, or its share of a tile in
-    memory. If several have the same coordinates, the last one stays; elements out of bounds are dropped. The generator
-    yields once at first, so that other waves may run.
+    The operands are as in `gather`. The wave writes the elements that it owns (one register for each element), if the
+    tile is in registers, or the elements that `share` gives it, if the tile is in memory. If several elements have the
+    same coordinates, the last one is stored; elements out of bounds are dropped. Raise a RaceFault if an element of
+    memory is written that is another element of the tile. The generator yields once at first, so that other waves may
+    run.
     """
     yield None
-    if _has_no_part(agent, op):
+    if _has_no_elements(agent, op):
         return
-    with part(agent, agent.handles[op.operands[0]]) as clock:
-        coordinates, values = _own_elements(agent, op, clock)
+    with access_clock(agent, agent.handles[op.operands[0]]) as clock:
+        coordinates, values = _elements_of_wave(agent, op, clock)
         memory_coordinates, mask = _target_coordinates(agent, op, coordinates, values, clock)
         _require_tile_disjoint(agent, op, coordinates, memory_coordinates, mask)
         store(agent.handles[op.operands[1]], memory_coordinates, values[mask], op, clock, in_order=True)
 
 
 def atomic(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, an `atomic`, for the wave `agent`: combine its elements of the tile into data-dependent coordinates
-    of memory.
+    """Execute `op`, an `atomic`, for the wave `agent`: combine elements of the tile into data-dependent coordinates of
+    memory, one after another.
 
-    The operands are as in `gather`. The wave's elements are those that it holds in registers, or its share of a tile in
-    memory. They are combined one after another; elements out of bounds are dropped. If the tile is in memory and
-    overlaps the target, a RaceFault is raised when an element is combined into another element of the tile. The
-    generator yields once at first, so that other waves may run.
+    The operands are as in `gather`. The wave combines the elements that it owns (one register for each element), if the
+    tile is in registers, or the elements that `share` gives it, if the tile is in memory. Elements out of bounds are
+    dropped. Raise a RaceFault if an element is combined into memory that is another element of the tile. The generator
+    yields once at first, so that other waves may run.
     """
     yield None
-    if _has_no_part(agent, op):
+    if _has_no_elements(agent, op):
         return
-    with part(agent, agent.handles[op.operands[0]]) as clock:
-        coordinates, values = _own_elements(agent, op, clock)
+    with access_clock(agent, agent.handles[op.operands[0]]) as clock:
+        coordinates, values = _elements_of_wave(agent, op, clock)
         memory_coordinates, mask = _target_coordinates(agent, op, coordinates, values, clock)
         _require_tile_disjoint(agent, op, coordinates, memory_coordinates, mask)
         memory = agent.handles[op.operands[1]]
@@ -449,10 +458,11 @@ def atomic(agent: Agent, op: Op) -> Steps:
 def _require_tile_disjoint(
     agent: Agent, op: Op, coordinates: tuple[Any, ...], memory_coordinates: tuple[Array, ...], mask: Array
 ) -> None:
-    """Raise a RaceFault if `op`, a scatter or atomic, writes an element of memory that is another element of its tile.
+    """Raise a RaceFault if `op`, a scatter or atomic of the wave `agent`, writes an element of memory that is another
+    element of its tile.
 
-    `coordinates` are those of the wave's elements in the tile, `memory_coordinates` those in memory of the elements
-    that `mask` selects. A tile in registers is not tested. `agent` is the wave.
+    `coordinates` are the tile coordinates of the wave's elements. `memory_coordinates` are the memory coordinates of
+    the elements that `mask` selects. A tile in registers is not tested.
     """
     tile, memory = (agent.handles[v] for v in op.operands[:2])
     if not isinstance(tile, Registers):
@@ -461,20 +471,20 @@ def _require_tile_disjoint(
         )
 
 
-def _has_no_part(agent: Agent, op: Op) -> bool:
-    """True if the wave `agent` has nothing to do in `op`, a scatter or atomic.
-
-    That is so if the tile is a single element in memory, and another wave of the group handles it.
+def _has_no_elements(agent: Agent, op: Op) -> bool:
+    """True if the wave `agent` handles no element in `op`, a scatter or atomic: the tile is a single element in memory,
+    and another wave of the group handles it.
     """
     tile = agent.handles[op.operands[0]]
     return not isinstance(tile, Registers) and idle(agent, tile.shape)
 
 
-def _own_elements(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], Array]:
+def _elements_of_wave(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], Array]:
     """Return (coordinates, values) of the elements of the tile, operand 0 of `op`, that the wave `agent` handles.
 
-    `op` is a scatter or atomic. In registers they are those that the wave holds, each in one lane only; in memory, its
-    share, loaded under the vector clock `clock`.
+    `op` is a scatter or atomic. For a tile in registers, they are the elements that the wave holds, each element in one
+    lane only. For a tile in memory, they are the elements that `share` gives the wave, loaded under the vector clock
+    `clock`.
     """
     tile = agent.handles[op.operands[0]]
     if isinstance(tile, Registers):
@@ -486,10 +496,10 @@ def _own_elements(agent: Agent, op: Op, clock: Clock) -> tuple[tuple[Any, ...], 
 def _target_coordinates(
     agent: Agent, op: Op, at: tuple[Any, ...], values: Array, clock: Clock
 ) -> tuple[tuple[Array, ...], Array]:
-    """Return (coordinates in memory of the elements in bounds, mask of these elements) for `op`, a scatter or atomic.
+    """Return (memory coordinates of the elements in bounds, mask of these elements) for `op`, a scatter or atomic.
 
-    `at` are the tile coordinates and `values` the values of the elements of the wave `agent`. Integers that the
-    coordinates depend on are loaded under the vector clock `clock`.
+    `at` are the tile coordinates and `values` the values of the elements that the wave `agent` handles. Integers that
+    the coordinates depend on are loaded under the vector clock `clock`.
     """
     memory_coordinates, in_bounds = _memory_coordinates(agent, op, at, clock)
     mask = np.ones(values.shape, bool) if in_bounds is None else np.broadcast_to(in_bounds, values.shape)
@@ -497,11 +507,10 @@ def _target_coordinates(
 
 
 def debug_log(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `debug_log`, for the wave `agent`: append (label, the whole tensor as an array) to the worker's
-    log.
+    """Execute `op`, a `debug_log`, for the wave `agent`: append (label, whole tensor as an array) to the worker's log.
 
-    Each wave reads the tensor (from registers, they exchange it), but only the first appends it. The generator yields
-    once at first, so that other waves may run.
+    Every wave reads the tensor (in registers, the waves exchange elements), but only the first wave appends it. The
+    generator yields once at first, so that other waves may run.
     """
     yield None
     source = agent.handles[op.operands[0]]

@@ -21,11 +21,11 @@ from tilewright.ir.core import Op
 
 
 def channels_of(agent: Agent, channel: Channel) -> list[Channel]:
-    """Return [`channel`, ...]: the channel of the wave `agent`, and its counterparts in the other workgroups of the
+    """Return [`channel`, ...]: the channel of the wave `agent`, then its counterparts in the other workgroups of the
     cluster.
 
     A counterpart is the `Channel` that the same operation declares there; workgroups that have not created it yet are
-    left out. If no multicast copy fills the channel, there are none.
+    left out. If no multicast copy fills the channel, return [`channel`].
     """
     value = channel.op.results[0]
     if value not in agent.worker.cluster.shared:
@@ -35,29 +35,26 @@ def channels_of(agent: Agent, channel: Channel) -> list[Channel]:
 
 
 def _channel_in(worker: Worker, channel: Channel) -> Channel | None:
-    """Return the `Channel` of workgroup `worker` that corresponds to `channel`: one operation of the program declares
-    both.
-
-    Return None if the workgroup has not created it yet.
+    """Return the `Channel` of the workgroup `worker` that the same operation declares as `channel`; None if the
+    workgroup has not created it yet.
     """
     return next((c for c in worker.shared.values() if isinstance(c, Channel) and c.op is channel.op), None)
 
 
 def _wave_with_channel(worker: Worker, channel: Channel) -> Agent | None:
-    """Return a wave (`Agent`) of workgroup `worker` that has executed the declaration of `channel` and of its memory.
-
-    Return None if there is none yet. `channel` may be that of another workgroup.
+    """Return a wave (`Agent`) of the workgroup `worker` that has executed the declarations of `channel` and of its
+    memory; None if there is none yet. `channel` may belong to another workgroup.
     """
     wanted = (channel.op.results[0], *channel.op.operands)
     return next((a for a in worker.agents if all(v in a.handles for v in wanted)), None)
 
 
 def copy(agent: Agent, op: Op) -> Steps | None:
-    """Return the generator that executes the `copy` operation `op` for the wave `agent`, or None if it has nothing to
-    do.
+    """Return the generator that executes the `copy` operation `op` for the wave `agent`, or None if the wave has
+    nothing to do.
 
-    A copy marked `multicast` in a cluster of several workgroups is a multicast copy, which the first wave of a
-    workgroup does for all its waves. Every other copy is an ordinary one.
+    A copy marked `multicast` in a cluster of several workgroups is a multicast copy, which the first wave of each
+    workgroup executes. Every other copy is an ordinary copy.
     """
     if op.attrs.get("multicast") and len(agent.peers()) > 1:
         return _start_multicast(agent, op) if agent.wave == 0 else None
@@ -65,12 +62,11 @@ def copy(agent: Agent, op: Op) -> Steps | None:
 
 
 def _start_multicast(agent: Agent, op: Op) -> Steps:
-    """Start this workgroup's part of the multicast copy `op`: it writes a part of the source to the stages of all
-    workgroups.
+    """Start this workgroup's part of the multicast copy `op`: copy a part of the source to the stages of all workgroups
+    of the cluster. `agent` is the first wave of the workgroup.
 
     The parts divide the first dimension evenly. Wait first until all workgroups have created the channel. The scheduler
-    executes the copy at some later time; the stage is full when all parts have arrived. `agent` is the workgroup's
-    first wave.
+    executes the copy at some later time; a stage is full when all parts have arrived.
     """
     source, target = (agent.handles[v] for v in op.operands)
     target.check(op)
@@ -99,7 +95,7 @@ def _start_multicast(agent: Agent, op: Op) -> Steps:
     hold.fill.expected += len(workers)
 
     def finish() -> None:
-        """Copy the part to all stages; the scheduler calls this at some later time."""
+        """Copy the part to all stages. The scheduler calls this function at some later time."""
         values = moving.load(source, part_coordinates, op, clock, op.attrs.get("otherwise"))
         for target_stage in targets:
             moving.store(target_stage, part_coordinates, values, op, clock)
@@ -115,8 +111,8 @@ def _start_multicast(agent: Agent, op: Op) -> Steps:
 def _require_same_elements(agent: Agent, op: Op, hold: Hold, source: Any) -> None:
     """Raise a ProtocolFault if two workgroups of the cluster read different elements in the same multicast copy `op`.
 
-    Also record the elements of this workgroup, that of the wave `agent`: all those of the view `source`. `hold` is the
-    workgroup's right to write the target stage, which identifies the copy.
+    The first workgroup's elements are stored in the cluster. `source` is the view that the workgroup of the wave
+    `agent` copies. `hold` is this workgroup's right to write the target stage, which identifies the copy.
     """
     tensor, places, in_bounds = source.locate(grid(source.shape), op)
     full, mask = spread_over(places, in_bounds, source.shape)
@@ -138,10 +134,11 @@ def _require_same_elements(agent: Agent, op: Op, hold: Hold, source: Any) -> Non
 def _in_other_workgroup(
     memory: TensorMemory | TensorWindow, own_tensors: list[TensorMemory], other_tensors: list[TensorMemory], hold: Hold
 ) -> TensorMemory | TensorWindow:
-    """Return the part of another workgroup's stage that corresponds to `memory`, a part of this workgroup's stage.
+    """Return the view of another workgroup's stage that corresponds to `memory`, a stage or a view of a stage of this
+    workgroup.
 
     `own_tensors` and `other_tensors` are the channel's tensors in the two workgroups, in the same order. `hold` is the
-    right to write this workgroup's stage; the result is not checked against it.
+    right to write this workgroup's stage; accesses to the result are not checked.
     """
     if isinstance(memory, TensorWindow):
         return TensorWindow(

@@ -63,9 +63,10 @@ class Pattern:
         self._swizzled: dict[tuple[Any, int], Array] = {}
 
     def offset(self, values: Mapping[str, Any], sizes: tuple[int, ...]) -> int | None:
-        """Return the number that the loop variables, `values` = {name: value}, add to each of `places`.
+        """Return the number that the loop variables, `values` = {name: value}, add to each of `self.places`.
 
-        Return None if a coordinate would be out of bounds (`sizes` are the extents), or if a value is no single number.
+        Return None if a coordinate would be out of bounds (`sizes` are the extents), or if a value is missing or an
+        array.
         """
         numbers = self.parts.numbers(values)
         if numbers is None:
@@ -79,11 +80,12 @@ class Pattern:
 
     @cached_property
     def is_one_to_one(self) -> bool:
-        """True if all elements have different places."""
+        """True if no two elements have the same address."""
         return bool(np.unique(self.places).size == self.places.size)
 
     def at(self, offset: int, swizzle: Any) -> Array:
-        """Return `places` plus `offset`, swizzled by `swizzle` (None: there is none). The array must not be changed.
+        """Return `self.places` plus `offset`, swizzled by `swizzle` (None: not swizzled). The array must not be
+        changed.
 
         A few swizzled results are cached, since shared memory has few stages.
         """
@@ -103,11 +105,11 @@ class Pattern:
 def pattern(
     coordinates: Coordinates, names: tuple[str, ...], at: tuple[Expr, ...], strides: tuple[int, ...]
 ) -> Pattern | None:
-    """Return the Pattern of the elements of a view at `coordinates` along its axes `names`; the result is cached.
+    """Return the Pattern of the elements of a view at `coordinates` along its axes `names`. The result is cached.
 
-    `at` are the coordinates in the tensor below the view, as expressions of the axes and of loop variables; `strides`
-    are the strides of that tensor. Return None if there are no elements or more than `MOST_ELEMENTS`, if a term depends
-    on both axes and loop variables, or if a term is no integer, such as a condition.
+    `at` are the coordinates in the viewed tensor, as expressions of the axes and of loop variables; `strides` are the
+    strides of that tensor. Return None if there are no elements or more than `MOST_ELEMENTS`, if a term depends on both
+    axes and loop variables, or if a term is no integer, such as a condition.
     """
     parts = separated(at, names)
     if parts is None or not 0 < coordinates.size <= MOST_ELEMENTS:
@@ -145,8 +147,8 @@ def _sum_over(terms: tuple[tuple[Expr, int], ...], arrays: Mapping[str, Array]) 
 
 @lru_cache(maxsize=512)
 def flat_places(coordinates: Coordinates, strides: tuple[int, ...]) -> Array:
-    """Return the element numbers, counted from the tensor's start, of its elements at `coordinates`; `strides` are its
-    strides. The result is cached.
+    """Return the element numbers, relative to the start of a tensor, of its elements at `coordinates`; `strides` are
+    the strides of the tensor. The result is cached and must not be changed.
     """
     total: Array = np.zeros(coordinates.shape, np.int64)
     for coordinate, stride in zip(coordinates, strides, strict=True):

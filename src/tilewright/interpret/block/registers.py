@@ -45,22 +45,23 @@ class Registers:
 
     @classmethod
     def uninitialised(cls, dtype: np.dtype[Any], holding: Holding, name: str) -> Registers:
-        """Return registers of the numpy type `dtype` that nothing has written; `name` is the tensor's in messages."""
+        """Return registers of the numpy type `dtype` that were never written; `name` is the tensor's name in
+        messages.
+        """
         shape = holding.ids.shape
         return cls(np.zeros(shape, dtype), Written(np.zeros(shape, bool)), holding, name)
 
     @property
     def owned(self) -> Held:
-        """The registers of the view that store their element when registers are written to memory.
-
-        If several registers, perhaps of several waves, hold an element, only one of them is included.
+        """The registers of the view that store their element when the tensor is written to memory. If several
+        registers, perhaps of several waves, hold an element, only one of them is included.
         """
         return self.holding.owned
 
     def read(self, chosen: Held, op: Op) -> Array:
-        """Return the values of the registers `chosen`, as a flat array.
+        """Return the values of the registers `chosen`, as a flat array in order of (lane, value).
 
-        Raise an UninitialisedFault, naming `op`, if one of them was never written.
+        Raise an UninitialisedFault, naming `op`, if one of the registers was never written.
         """
         self._require_written(chosen.registers, op)
         if chosen.everywhere:
@@ -68,7 +69,7 @@ class Registers:
         return self.data.take(chosen.registers)
 
     def _require_written(self, registers: Array, op: Op) -> None:
-        """Raise an UninitialisedFault, naming `op`, if one of the `registers`, by number, was never written."""
+        """Raise an UninitialisedFault, naming `op`, if one of `registers`, register numbers, was never written."""
         written = self.written
         if written.all:
             return
@@ -82,7 +83,7 @@ class Registers:
             )
 
     def write(self, chosen: Held, values: Any) -> None:
-        """Set the registers `chosen` to `values`, and mark them as initialised."""
+        """Set the registers `chosen` to `values`, and mark the registers as written."""
         if chosen.everywhere and np.size(values) == self.data.size:
             self.data[...] = np.reshape(values, self.data.shape)
             if not self.written.all:
@@ -95,8 +96,8 @@ class Registers:
     def table(self, op: Op) -> tuple[Array, Array]:
         """Return (value of each element of the view by its number, mask of the elements that this wave holds).
 
-        Elements are numbered with the last dimension fastest; those that the wave does not hold are 0. The mask is not
-        to be changed. Raise an UninitialisedFault, naming `op`, if a register was never written.
+        Elements are numbered with the last dimension fastest; elements that the wave does not hold are 0. The mask must
+        not be changed. Raise an UninitialisedFault, naming `op`, if a register was never written.
         """
         values = np.zeros(self.holding.size, self.data.dtype)
         values[self.mine.ids] = self.read(self.mine, op)
@@ -106,7 +107,7 @@ class Registers:
         """Return a flat array: for each i, the value of element `wanted.ids[i]`, from a register of lane
         `wanted.lanes[i]`.
 
-        Raise a ProgramError, naming `op`, if the lane does not hold its element, and an UninitialisedFault if the
+        Raise a ProgramError, naming `op`, if the lane does not hold the element, and an UninitialisedFault if the
         register was never written.
         """
         registers = registers_at(self.holding, wanted)
@@ -123,7 +124,8 @@ class Registers:
         return self.data.take(registers)
 
     def matrix(self, coordinates: Coordinates, op: Op) -> Array | None:
-        """Return the elements of the view, a matrix, at `coordinates`, (rows, columns); None if one is not held.
+        """Return the elements of the view, a matrix, at `coordinates`, (rows, columns). Return None if the wave does
+        not hold one of them.
 
         Raise an UninitialisedFault, naming `op`, if a register of the view was never written.
         """
@@ -135,7 +137,7 @@ class Registers:
         """Return the view that `op`, a `view` operation, makes of these registers; both share the values.
 
         `values` is {loop variable: value}, and `shape` the shape of the view. Raise a ProgramError if a coordinate is
-        out of bounds, or if the view names an element twice.
+        out of bounds, or if the view has an element twice.
         """
         names = names_in_all(expressions(op.attrs["at"]))
         used_values = tuple((name, values[name]) for name in names if name in values)
@@ -146,7 +148,7 @@ class Registers:
         return Registers(self.data.view(dtype), self.written, self.holding, self.name)
 
     def snapshot(self) -> Registers:
-        """Return a copy of the registers with values of its own, for a `finally` block that runs during the next
+        """Return a copy of the registers with separate values, for a `finally` block that runs during the next
         iteration.
         """
         written = Written(self.written.mask.copy(), self.written.all)
@@ -158,9 +160,9 @@ def _viewed(base: Holding, op: Op, values: tuple[tuple[str, int], ...], shape: t
     """Return the `Holding` of the view that `op`, a `view` operation, makes of registers that hold the elements of
     `base`.
 
-    `values` are pairs (loop variable, value), and `shape` is the shape of the view. Registers whose element is not in
-    the view get the number -1. The result is cached. Raise a ProgramError if a coordinate is out of bounds, or if the
-    view names an element twice.
+    `values` are pairs (loop variable, value), and `shape` is the shape of the view. Registers with an element outside
+    of the view get the number -1. The result is cached. Raise a ProgramError if a coordinate is out of bounds, or if
+    the view has an element twice.
     """
     axes = dict(zip((s.name for s in op.attrs["over"]), np.indices(shape), strict=True))
     symbol_values: dict[str, Any] = {**dict(values), **axes}

@@ -63,12 +63,13 @@ def interpret(
     steps: int = STEPS.most,
     handlers: Mapping[str, Any] = HANDLERS,
 ) -> list[tuple[str, Array]]:
-    """Run `program`, whose parameters are bound, on `arrays`, {argument name: array}; outputs are written in place.
+    """Run `program`, of which all parameters are bound, on `arrays`, {argument name: array}; outputs are written in
+    place.
 
     Return a list of the (label, array) pairs that `debug_log` recorded. `workers` workgroups share the tasks, in an
     order that `seed` decides. `workers` is rounded up to whole clusters, and is 1 for a program without tasks.
-    `machine` defines the atoms, and `handlers` is {operation name: function that executes it for a wave}. After `steps`
-    operations and loop iterations, a program that still runs is ended with an ExecutionError.
+    `machine` defines the atoms, and `handlers` is {operation name: function that executes the operation for a wave}.
+    After `steps` operations and loop iterations, raise an ExecutionError.
 
     Raise an `InterpreterFault` for a race, a deadlock, a read of uninitialised memory, an access out of bounds, a
     channel used out of order, or an output that is not written completely; an ArgumentError for wrong arguments.
@@ -126,7 +127,9 @@ def _buffer(arg: Value, arrays: Mapping[str, Array], has_tasks: bool) -> Buffer:
 
 
 def _element_offsets(kind: TensorType) -> Any:
-    """Return an array with the offset in memory of each element of a tensor of type `kind`, by strides and swizzle."""
+    """Return an array with the offset in memory, in elements, of each element of a tensor of type `kind`, by strides
+    and swizzle.
+    """
     shape, steps = numbers(kind.shape, kind), numbers(kind.steps, kind)
     offsets: Any = np.zeros(shape, np.int64)
     if not offsets.size:  # of any extents beside the one that is 0
@@ -137,7 +140,8 @@ def _element_offsets(kind: TensorType) -> Any:
 
 
 def _copy_back(arg: Value, tensor: TensorMemory, arrays: Mapping[str, Array]) -> None:
-    """Copy the buffer of `tensor`, the argument `arg`, back to its array; `arrays` is {argument name: array}.
+    """Copy the buffer of `tensor`, the memory of the argument `arg`, back to its array; `arrays` is {argument name:
+    array}.
 
     Do nothing for an `in` argument. Raise a NotWrittenFault if an `out` argument was not written completely.
     """

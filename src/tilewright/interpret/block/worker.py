@@ -86,7 +86,7 @@ class Agent:
         self.waiting: Waiting | None = None
 
     def peers(self) -> list[Worker]:
-        """Return the workgroups (`Worker`s) of the agent's cluster, its own included."""
+        """Return a list of the workgroups (`Worker`s) of the agent's cluster, including the agent's workgroup."""
         return self.worker.cluster.workers
 
     @property
@@ -97,7 +97,7 @@ class Agent:
     def run(self, block: Block) -> Steps:
         """Execute the operations of `block` in order. The generator yields where other waves may run.
 
-        Raise an ExecutionError if the interpreter may execute no more operations.
+        Raise an ExecutionError if the interpreter's budget of operations is spent.
         """
         handlers, budget = self.worker.handlers, self.worker.budget
         for op in block.ops:
@@ -106,20 +106,20 @@ class Agent:
             if steps is not None:
                 yield from steps
 
-    def part(self) -> AbstractContextManager[Clock]:
+    def part_clock(self) -> AbstractContextManager[Clock]:
         """Return a context manager that yields the vector clock for the wave's part of a collective operation on
         memory.
 
-        It is the wave's own clock if it is alone in its group. Otherwise it is that of a new actor, so that no other
-        wave is ordered after the part before the next synchronisation.
+        If the wave is alone in its group, it is the clock of the wave. Otherwise it is the clock of a new actor, so
+        that no other wave is ordered after the part before the next synchronisation.
         """
         return nullcontext(self.clock) if self.group.waves == 1 else self.clock.part()
 
     def exchange(self, op: Op, payload: Any, part: str = "") -> Steps:
-        """Wait for the other waves of the group at operation `op`; return a list of the `payload` of each, by wave
-        number.
+        """Wait for the other waves of the group at operation `op`; return a list of the `payload` of each wave, by wave
+        number. A generator that yields a Waiting.
 
-        `part` distinguishes several exchanges of one operation. Exchanging does not order memory accesses: waves that
+        `part` distinguishes several exchanges of one operation. An exchange does not order memory accesses: waves that
         need no data would not wait for each other on a machine.
         """
         group, key = self.group, (id(op), part)
@@ -138,10 +138,11 @@ class Agent:
         return [meeting[wave] for wave in range(group.waves)]
 
     def meet(self, op: Op, part: str = "") -> Steps:
-        """Synchronise with the other waves of the group at operation `op`, as a barrier does.
+        """Synchronise with the other waves of the group at operation `op`, as a barrier does. A generator that yields a
+        Waiting.
 
-        All that any of them did before is ordered before what each does afterwards. `part` distinguishes several
-        barriers of one operation.
+        Everything that one of the waves did before is ordered before what each wave does afterwards. `part`
+        distinguishes several barriers of one operation.
         """
         clocks = yield from self.exchange(op, self.clock.now(), part)
         for clock in clocks:
@@ -157,8 +158,8 @@ class Budget:
         self.steps = self.left = steps
 
     def spend(self, op: Op) -> None:
-        """Count one operation or loop iteration, `op`, against the budget. Raise an ExecutionError if nothing was
-        left.
+        """Count one operation or loop iteration, `op`, against the budget. Raise an ExecutionError if the budget is
+        spent.
         """
         self.left -= 1
         if self.left < 0:
@@ -167,7 +168,7 @@ class Budget:
             )
 
     def require(self, count: int, what: str, op: Op) -> None:
-        """Raise an ExecutionError if `count`, the trip count of the loop `op`, exceeds what is left of the budget.
+        """Raise an ExecutionError if `count`, the trip count of the loop `op`, exceeds the remaining budget.
 
         Nothing is counted. `what` names the iterations in the message, such as "tasks".
         """
@@ -189,9 +190,10 @@ class Cluster:
         self.counts: dict[Any, int] = {}
 
     def run(self) -> None:
-        """Run all waves of all workgroups of the cluster to the end, and raise the first fault that they meet.
+        """Run all waves of all workgroups of the cluster to the end, and raise the first fault.
 
-        At the end, also raise a ProtocolFault for a copy that nothing waits for, or for an incomplete use of a channel.
+        At the end, raise a ProtocolFault for an asynchronous copy that nothing waits for, or for an incomplete use of a
+        channel.
         """
         for worker in self.workers:
             worker.begin()
@@ -203,7 +205,7 @@ class Cluster:
         """Run the agents (interpreted waves) in random order until all have ended; finish copies in flight at random
         moments.
 
-        Raise a DeadlockFault if no agent can go on and no copy is in flight.
+        Raise a DeadlockFault if no agent can continue and no copy is in flight.
         """
         live = [a for worker in self.workers for a in worker.agents]
         while live:
@@ -225,8 +227,7 @@ class Cluster:
     def _advance(self, agent: Agent, live: list[Agent]) -> list[Agent]:
         """Run `agent` (an interpreted wave) for one to six steps, or until it must wait or ends.
 
-        Return the list of agents that it started. An agent that ends is removed from `live`, the list of running
-        agents.
+        Return a list of the agents that it started. If it ends, remove it from `live`, the list of running agents.
         """
         assert agent.steps is not None
         worker = agent.worker
@@ -245,8 +246,8 @@ class Cluster:
         return worker.agents[started_before:]
 
     def _deadlock_fault(self, live: list[Agent]) -> DeadlockFault:
-        """Return a DeadlockFault whose message says what each agent (interpreted wave) in `live` waits for, and
-        where.
+        """Return, not raise, a DeadlockFault with a message that says for what and where each agent (interpreted wave)
+        in `live` waits.
         """
         lines = []
         for agent in live:
@@ -295,9 +296,9 @@ class Worker:
     # -- running ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Create an agent (interpreted wave) for each wave of this workgroup; none of them executes anything yet.
+        """Create an agent (interpreted wave) for each wave of this workgroup. No agent executes anything yet.
 
-        Also start recording accesses to memory where races are possible. Raise a ProgramError for too many waves.
+        Start recording accesses to memory if races are possible. Raise a ProgramError for more than `WAVES` waves.
         """
         roles = [op for op in self.program.body.ops if op.name == "role"]
         record = self.program.record("waves")
@@ -328,8 +329,8 @@ class Worker:
     def _wave_steps(self, agent: Agent, role: Op | None, count: int, wave: int) -> Steps:
         """Return the generator that executes the program for one wave, `agent`.
 
-        It executes the operations outside of roles and those in `role`, its own; if `role` is None, the whole program.
-        `count` is the number of waves in the role, and `wave` the number of this one in it.
+        The wave executes the operations outside of roles and in `role`, the operation of its role; if `role` is None,
+        the whole program. `count` is the number of waves in the role, and `wave` the number of this wave in the role.
         """
         if role is None:
             yield from agent.run(self.program.body)
@@ -349,9 +350,8 @@ class Worker:
                 agent.group, agent.wave, agent.role = all_waves, outer_wave, ""
 
     def group(self, key: Any, waves: int) -> Group:
-        """Return the group of waves registered under `key`, for collective operations; `waves` is their number.
-
-        The first call with a key creates the group.
+        """Return the group of `waves` waves registered under `key`, for collective operations. The first call with a
+        key creates the group.
         """
         existing = self.shared.get(("group", key))
         if existing is None:
@@ -363,7 +363,7 @@ class Worker:
         """Execute `copy`, an asynchronous copy in flight: move its data, call the functions in `copy.then`, and end its
         actor.
 
-        Then forget all finished copies that something waits for.
+        Then remove all finished copies that something waits for from `self.copies`.
         """
         copy.finish()
         copy.done = True
@@ -373,15 +373,14 @@ class Worker:
         self.copies = [c for c in self.copies if not c.done or not c.covered]
 
     def start(self, agent: Agent) -> None:
-        """Add `agent`, such as a `finally` block that runs beside the next iteration; the scheduler runs it from now
-        on.
+        """Add `agent`, such as a `finally` block that runs during the next iteration, to the agents that the scheduler
+        runs.
         """
         self.agents.append(agent)
 
     def check_end(self) -> None:
-        """Raise a ProtocolFault for an asynchronous copy that no commit or release waits for.
-
-        Also raise it if a channel was left with an incomplete use of a stage.
+        """Raise a ProtocolFault for an asynchronous copy that no commit or release waits for, or for a channel with an
+        incomplete use of a stage.
         """
         for copy in self.copies:
             if not copy.covered:
@@ -397,10 +396,10 @@ class Worker:
 
     def shared_tensor(self, agent: Agent, op: Op, kind: TensorType) -> TensorMemory:
         """Return the shared memory of `op`, an `alloc` of type `kind`, for the wave `agent`; all waves of its group
-        share it.
+        share the memory.
 
-        Each execution of the `alloc` gets the same memory, marked as uninitialised. Raise LimitExceeded if it is too
-        large.
+        Each execution of the `alloc` gets the same memory, marked as uninitialised. Raise LimitExceeded if the tensor
+        is too large.
         """
         key = ("alloc", id(op), agent.group.key)
         visit = self.visit((key, agent.wave))
@@ -420,18 +419,17 @@ class Worker:
         return tensor
 
     def visit(self, key: Any) -> int:
-        """Count one more visit under `key`, such as an operation and a wave; return the number of visits, this one
-        included.
+        """Count one more visit under `key`, such as an operation and a wave; return the number of visits, including
+        this one.
         """
         self.visits[key] = self.visits.get(key, 0) + 1
         return self.visits[key]
 
     def registers(self, agent: Agent, op: Op, kind: RegisterType) -> Registers:
-        """Return the registers of the wave `agent` in the register tensor that `op`, an `alloc`, makes; `kind` is its
-        type.
+        """Return the uninitialised registers of the wave `agent` for the register tensor of `op`, an `alloc`; `kind` is
+        the type of the tensor.
 
-        They are uninitialised. Raise a ProgramError if the tensor is distributed over another number of threads than
-        the wave's group has.
+        Raise a ProgramError if the tensor is distributed over another number of threads than the wave's group has.
         """
         spread = placement(kind, self.machine)
         lanes = self.lanes(spread.threads, agent)
@@ -444,9 +442,10 @@ class Worker:
         return Registers.uninitialised(kind.dtype.numpy, holding(spread, agent.wave * lanes, lanes), name)
 
     def lanes(self, threads: int, agent: Agent) -> int:
-        """Return the number of lanes of a wave. It is that of the machine, if the program has one with a fixed number.
+        """Return the number of lanes of a wave: the machine's number, if there is a machine with a fixed number of
+        lanes.
 
-        Otherwise it is `threads` divided by the number of waves in the group of `agent`: on a CPU, vectors have any
+        Otherwise return `threads` divided by the number of waves in the group of `agent`: on a CPU, vectors have any
         width.
         """
         if self.machine is None or self.machine.lanes is None:
@@ -456,8 +455,8 @@ class Worker:
     def view(self, base: Handle, op: Op, values: dict[str, int]) -> Handle:
         """Return the view of `base`, a tensor in memory or registers, that `op`, a `view` operation, makes.
 
-        `values` is {loop variable: value}. The shape is computed from them; no element is accessed. Raise a
-        ProgramError if a view of registers leaves its tensor or names an element twice.
+        `values` is {loop variable: value}; the shape may depend on it. No element is accessed. Raise a ProgramError if
+        a view of registers leaves its tensor or has an element twice.
         """
         shape = tuple([int(evaluated(e, values)) for e in op.results[0].type.shape])
         if isinstance(base, Registers):

@@ -39,10 +39,12 @@ def get_igemm_conv2d(
     kernel is `conv(x, we, out)`, with image `x`, filter `we` and result `out`; `symbols` is {symbol: size}.
 
     `layout` "nhwc_hwcf" has input (N, H, W, C) and filter (HF, WF, C, NF); "nchw_fchw" has (N, C, H, W) and (NF, C, HF,
-    WF). `n`, `h`, `w`, `c` are the input's extents, `hf`, `wf` the filter's, `nf` the output channels. The GEMM has M =
-    N * H_OUT * W_OUT, N = NF and K = HF * WF * C; reads in the padding return 0. `mem_space` is the address space of
-    the input and the filter. `block_*` (tile sizes) and `ratio_*` (waves along M and N) are hints. Raise ArgumentError
-    for another layout, or an empty output.
+    WF). `n`, `h`, `w`, `c` are the extents of the input, `hf`, `wf` those of the filter, `nf` the number of output
+    channels. `stride`, `padding` and `dilation` are (height, width), or one number for both. The GEMM has M = N * H_OUT
+    * W_OUT, N = NF and K = HF * WF * C; reads in the padding return 0.
+
+    `mem_space` is the address space of the input and the filter. `block_*` (tile sizes) and `ratio_*` (waves along M
+    and N) are hints. Raise ArgumentError for another layout, or an empty output.
 
     >>> import numpy as np, tilewright
     >>> conv, symbols = get_igemm_conv2d("nhwc_hwcf", 1, 4, 5, 2, 3, 2, 3, 1, "f32", "f32", padding=(1, 0))
@@ -68,6 +70,7 @@ def get_igemm_conv2d(
     row, column = (i % (H_OUT * W_OUT)) // W_OUT, i % W_OUT
 
     def tap(k: Expr) -> tuple[Expr, Expr]:
+        """Return (row, column) of the filter tap at the index `k` along K, as expressions."""
         return k // (WF * C), (k // C) % WF
 
     tap_h, tap_w = tap(j)
@@ -116,10 +119,12 @@ def get_igemm_conv2d(
         we: tkl.Memory[(*w_dims, ADDRESS_SPACE, of_input)],
         out: tkl.Memory[(*y_dims, tkl.GLOBAL_ADDRESS_SPACE, of_output)],
     ) -> None:
+        """Convolve the image `x` with the filter `we` and write the result to `out`."""
         c_reg = tkl.Register[M, NF, accumulator](0)
 
         @tkw.iterate(K, init_args=[c_reg])
         def repeat(acc: Any) -> Any:
+            """Add the product of one tile of K to the sums `acc`."""
             a_reg = tkw.read(x, mapping=x_mapping, otherwise=outside)
             b_reg = tkw.read(we, mapping=w_mapping)
             return tkw.mma(a_reg, b_reg, acc)
@@ -148,5 +153,5 @@ def get_igemm_conv2d(
 
 
 def _pair(x: int | tuple[int, int]) -> tuple[int, int]:
-    """Return `x` as (height, width): an integer stands for both, a pair is returned unchanged."""
+    """Return `x` as a pair (height, width): an integer stands for both."""
     return (x, x) if isinstance(x, int) else (x[0], x[1])
