@@ -49,7 +49,7 @@ ALLOWED = {
     "plan/search/core_tasks.py: FEWEST_K_TILES": _SEARCH,
     "plan/search/loop_splits.py: TILES": _SEARCH,
     "plan/search/core_tasks.py: TASKS_PER_CORE": _SEARCH,
-    "plan/search/cost.py: BALANCED": "follows from the share of tasks that the runtime deals",
+    "plan/search/cost.py: BALANCED": "follows from the share of tasks that are dynamic",
     "plan/search/cost.py: SAME_WAVES": "a kernel without pipeline stages",
     "plan/search/explaining.py: SHOWN": _SHOWN,
     "plan/search/explaining.py: NEXT": _SHOWN,

@@ -2,7 +2,7 @@
 
 Each launched program is `void PROGRAM(ptr args, i64 worker, i64 workers)`, as `targets/cpu/emit` writes it. The entry
 builds `args` on its stack: the tensors, scratch memory (a piece for each worker), the tile configuration, the counter
-of dealt tasks, open parameters. All sizes are computed first; code that depends on them has no branches but the
+of dynamic tasks, open parameters. All sizes are computed first; code that depends on them has no branches but the
 program's own `if`s.
 """
 

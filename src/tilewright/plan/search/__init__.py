@@ -26,6 +26,7 @@ A candidate is one way to run the program; a task is one workgroup's tile of the
 | block_work         | the work and time of a blocking                                    |
 | core_tasks         | rule: any program on a CPU, whose cores run one thread each        |
 | core_reads         | traffic of such a task to and from caches and memory               |
+| core_shares        | which part of the data along each axis of the grid a core reads    |
 | core_rows          | vector cycles of such a task without MMAs                          |
 | product_tasks      | task widths of kernels with MMAs and no pipeline                   |
 | uniform_loops      | the loops around each MMA of a program                             |

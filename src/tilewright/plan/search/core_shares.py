@@ -18,9 +18,9 @@ def shares_of_core(counts: Sequence[int], cores: int, order: str) -> list[float]
     tasks = 1
     for count in counts:
         tasks *= count
-    own, step = ceil(tasks / cores), 1 if order == "contiguous" else min(cores, tasks)
+    visited, step = ceil(tasks / cores), 1 if order == "contiguous" else min(cores, tasks)
     shares = []
     for count in reversed(counts):
-        shares.append(min(own, count // gcd(step, count)) / count)
-        own, step = (own, max(1, step // count)) if step >= count else (ceil(own * step / count), 1)
+        shares.append(min(visited, count // gcd(step, count)) / count)
+        visited, step = (visited, max(1, step // count)) if step >= count else (ceil(visited * step / count), 1)
     return shares[::-1]

@@ -268,7 +268,7 @@ def tasks_in_turn(machine: Machine, tasks: int) -> float:
 
     With equal cores it is the quotient of tasks and cores, rounded up. If the cores of the machine may be uneven, it is
     the mean of two cases: equal cores, and uneven ones. With one task per core the slowest core decides. With more, the
-    last tasks are dealt to cores that are ready, and from BALANCED tasks per core on the slowest delays nothing.
+    last tasks go to cores that are ready, and from BALANCED tasks per core on the slowest delays nothing.
     """
     cores, uneven = machine.limits.cores or 1, machine.limits.uneven
     in_rounds = ceil(tasks / cores)

@@ -10,6 +10,7 @@
 | caches        | sizes of caches and of their lines, as the system reports them                       |
 | target        | a machine to compile for: the CPU at hand, or a named one                            |
 | emit          | loop programs as LLVM IR                                                             |
+| dynamic_tasks | how workers divide the tasks of a launch: static tasks, then dynamic ones            |
 | memory, tails | loads and stores; vectors that are partly out of bounds                              |
 | products      | multiplication atoms in generic LLVM instructions                                    |
 | vectors       | vector copies as atoms                                                               |

@@ -1,8 +1,8 @@
 """From a loop program to LLVM IR text for a CPU: one function that every worker calls.
 
 `void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then the pointer of
-scratch memory (a piece for each worker), then that of the tile configuration, then that of the counter of dealt tasks
-(`dealing`), which is 0 at the launch, then the values of open parameters, 64 bits each. Vector registers are LLVM
+scratch memory (a piece for each worker), then that of the tile configuration, then that of the counter of dynamic tasks
+(`dynamic_tasks`), which is 0 at the launch, then the values of open parameters, 64 bits each. Vector registers are LLVM
 values; tile registers are numbers.
 """
 
@@ -31,7 +31,7 @@ from tilewright.ir.loop_types import VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.targets.cpu import memory, products
-from tilewright.targets.cpu.dealing import divide_tasks, emit_next_task
+from tilewright.targets.cpu.dynamic_tasks import divide_tasks, emit_next_task
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.family import TileRegisters
 
@@ -70,7 +70,7 @@ class NativeEmitter:
         self.machine, self.family = machine, family_of(machine)
         self.open = open_parameters(program)
         task_loops = [op for op in program.walk() if op.name == "tasks"]
-        self.deals_tasks = len(task_loops) == 1 and task_loops[0] in program.body.ops
+        self.has_dynamic_tasks = len(task_loops) == 1 and task_loops[0] in program.body.ops
         """A launch has one counter, for one loop over tasks that runs once."""
         scale = self.family.scale if machine.scales else None
         self.w = Writer(machine.fused, machine.nan_maximum, rounds_bf16=machine.rounds_bf16, scale=scale)
@@ -572,8 +572,8 @@ class NativeEmitter:
                 self.registers[v] = out
 
     def _tasks(self, op: Op) -> None:
-        """Emit the loop in which each worker runs its share of the operation's tasks, and then tasks that are dealt
-        (see `dealing`). Raise ProgramError if the number of tasks depends on values other than numbers and open
+        """Emit the loop in which each worker runs its static share of the operation's tasks, and then dynamic ones
+        (see `dynamic_tasks`). Raise ProgramError if the number of tasks depends on values other than numbers and open
         parameters.
         """
         w = self.w
@@ -599,12 +599,12 @@ class NativeEmitter:
                 w.symbols[r.symbol] = (value, w.scope.depth)
             self.block(op.blocks[0])
 
-        counter = self._task_counter() if self.deals_tasks else None
-        own, dealt = divide_tasks(w, w.integer(task_count), op.attrs.get("schedule") or "strided", counter)
-        self._carrying_loop(op.blocks, own, own.end, body, partial(emit_next_task, w, dealt))
+        counter = self._task_counter() if self.has_dynamic_tasks else None
+        static, dynamic = divide_tasks(w, w.integer(task_count), op.attrs.get("schedule") or "strided", counter)
+        self._carrying_loop(op.blocks, static, static.end, body, partial(emit_next_task, w, dynamic))
 
     def _task_counter(self) -> str:
-        """Emit the load of the address of the counter of dealt tasks, and return its LLVM name."""
+        """Emit the load of the address of the counter of dynamic tasks, and return its LLVM name."""
         slot = self.w.value(f"getelementptr i8, ptr %args, i64 {8 * (len(self.program.args) + 2)}")
         return self.w.value(f"load ptr, ptr {slot}")
 
