@@ -18,10 +18,11 @@ class VectorCosts:
     `block` is the cost of a register tile of the accumulator beside its multiply-adds, `task` that of a task beside its
     tiles. `shown` is the exposed share of the shorter of two times: multiply-adds, and the loads that feed them.
     `scattered` is the cost of a cache line of the result, or of an operand of the epilogue, that is accessed away from
-    its neighbours. `sharpness` is the exponent of the p-norm that joins multiply-adds with reads of operands from
-    caches and memory (0: the longer of both).
+    its neighbours. `shared` is the cost of each of the first `shared_lines` cache lines of a piece of a row whose other
+    pieces other cores write: their prefetches fetch these lines too. `sharpness` is the exponent of the p-norm that
+    joins multiply-adds with reads of operands from caches and memory (0: the longer of both).
 
-    Two fields are no times, but numbers of cache lines, for tasks that read a piece of every row: `piece` is the
+    Two more fields are no times, but numbers of cache lines, for tasks that read a piece of every row: `piece` is the
     longest piece, `ahead` what is fetched in vain after each piece.
     """
 
@@ -29,6 +30,8 @@ class VectorCosts:
     task: float = 0
     shown: float = 0
     scattered: float = 0
+    shared: float = 0
+    shared_lines: float = 0
     sharpness: float = 0
     piece: int = 1
     ahead: float = 0

@@ -11,6 +11,8 @@ from enum import IntEnum
 
 FORMAT = 1
 """The version of the interface and of the manifest; files of another version are not loaded."""
+COUNTER_BYTES = 64
+"""Bytes between the task counters of two workers, so that each lies in a cache line of its own."""
 ALIGNMENT = 64
 """The alignment in bytes of `kept` (memory that `bind` fills and calls read) and of `workspace`."""
 KIND_BITS = 8

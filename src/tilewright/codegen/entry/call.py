@@ -6,7 +6,7 @@ import numpy as np
 
 from tilewright.algebra.expr import Const, Expr, as_expr
 from tilewright.algebra.expr_rules import maximum, minimum
-from tilewright.codegen.entry.abi import ALIGNMENT, EntryFault, ErrorKind
+from tilewright.codegen.entry.abi import ALIGNMENT, COUNTER_BYTES, EntryFault, ErrorKind
 from tilewright.codegen.entry.memory import bytes_of
 from tilewright.codegen.entry.plan import COUNT, EntryPlan
 from tilewright.codegen.entry.sizes import HostWriter, load_sizes, outside_range, range_text
@@ -38,11 +38,11 @@ class CallFunction:
         room = max((8 * (len(op.operands) + 3 + len(p)) for op, p in plan.parameters.items()), default=8)
         self.args = w.value(f"alloca [{room} x i8], align {ALIGNMENT}")
         self.record = w.value("alloca [24 x i8], align 8")
-        self.counter = w.value(f"alloca [{2 * ALIGNMENT} x i8], align {2 * ALIGNMENT}")
         self._sizes()
         self._buffers()
         self._regions()
         self._pool()
+        self.counters = w.value(f"alloca [{COUNTER_BYTES} x i8], i64 {w.integer(COUNT)}, align {COUNTER_BYTES}")
         self._block(plan.host.body, False)
         name = f"{plan.name}_bind" if self.once else plan.name
         plan.declared |= w.declared
@@ -266,12 +266,13 @@ class CallFunction:
         count = w.integer(maximum(minimum(as_expr(op.attrs["workers"]), COUNT), 1))
         configuration = "null" if plan.configuration is None else f"@{plan.name}.configuration"
         words = [f"ptr {self.pointers[v]}" for v in op.operands]
-        words += [f"ptr {self.scratch}", f"ptr {configuration}", f"ptr {self.counter}"]
+        words += [f"ptr {self.scratch}", f"ptr {configuration}", f"ptr {self.counters}"]
         words += [f"i64 {w.integer(e)}" for e in plan.parameters[op].values()]
         for place, word in enumerate(words):
             slot = w.value(f"getelementptr i8, ptr {self.args}, i64 {8 * place}")
             w.line(f"store {word}, ptr {slot}")
-        w.line(f"store i64 0, ptr {self.counter}")
+        counter_bytes = w.value(f"mul i64 {count}, {COUNTER_BYTES}")
+        w.line(f"call void @{plan.name}.fill(ptr {self.counters}, i64 {counter_bytes}, i64 0)")
         w.count += 1
         several, single, done = (f"{what}{w.count}" for what in ("several", "single", "launched"))
         w.line(f"br i1 {w.value(f'icmp sgt i64 {count}, 1')}, label %{several}, label %{single}")

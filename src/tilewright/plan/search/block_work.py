@@ -34,6 +34,7 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
     reading = shape.repeats * _task_read_cycles(space, blocking, machine, shape)
     staging = shape.repeats * _task_staging_cycles(space, blocking, machine, shape)
     storing = shape.repeats * _task_storing_cycles(space, blocking, machine, shape)
+    waiting = _task_waiting_cycles(space, blocking, machine, shape)
     sharpness = _sharpness(blocking, machine)
     ragged, ragged_reading = 0.0, 0.0
     if (
@@ -45,7 +46,7 @@ def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost
         ragged_reading = last_tasks * operand_cycles(limits, replace(b, first=0.0, again=b.first))
         ragged = overlapped_cycles(sharpness, last_tasks * products, ragged_reading)
     tensors = {x.name: operand_bytes(x) for x in (space.a, space.b, space.out, *space.extras)}
-    phase = Phase(1, mma, staging + storing, gather=reading, sharpness=sharpness)
+    phase = Phase(1, mma, staging + storing + waiting, gather=reading, sharpness=sharpness)
     work = Work(shape.tasks, (phase,), moved=sum(tensors.values()), waits=ragged)
     cycles, in_turn = kernel_time(machine, work, SAME_WAVES).cycles, tasks_in_turn(machine, shape.tasks)
     known = in_turn * (mma + staging + storing) + ragged + limits.launch_cycles
@@ -160,7 +161,35 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
     if blocking.by_lanes:  # short runs of A and of the result
         total *= 1 + limits.line_bytes / 2 / (blocking.columns * element_bytes(space.a.dtype))
         total *= machine.costs.lanes.parted if shape.column_tasks > 1 else 1
-    return total
+    return total + _shared_row_cycles(space, blocking, machine, shape)
+
+
+def _shared_row_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
+    """Return one core's cycles, in one task and batch element, for rows of the result of which it writes a piece only.
+
+    Other cores write the other pieces, and their prefetches fetch the first cache lines of this one. The cycles are 0
+    with tile registers, which count them with their stores, on one core, and if a task has whole rows.
+    """
+    costs = machine.costs.vectors
+    if blocking.in_tiles or shape.column_tasks == 1 or cores(machine) == 1:
+        return 0.0
+    lines = blocking.task_columns * element_bytes(space.out.dtype) / machine.limits.line_bytes
+    return costs.shared * shape.rows * min(costs.shared_lines, lines)
+
+
+def _task_waiting_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
+    """Return one core's cycles to wait, in one task, for lines of B that other cores packed just before the kernel.
+
+    A core reads its part of B for the first time from the caches of other cores, which hold the lines as modified; MMAs
+    do not overlap with that. The cycles are spread over the core's tasks. They are 0 if B is constant, as it is then
+    packed long before, and on one core.
+    """
+    workers, limits = cores(machine), machine.limits
+    if space.b.constant or workers == 1:
+        return 0.0
+    a, b, out = _core_bytes(space, blocking, machine, shape)
+    in_caches = b * (1 - missing_share(a + b + out, l2(limits)))
+    return in_caches * (1 / limits.far_rate - 1 / limits.l2_rate) / max(1, shape.tasks / workers)
 
 
 def _operand_reads(

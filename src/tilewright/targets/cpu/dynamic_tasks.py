@@ -1,11 +1,13 @@
-"""How workers on a CPU divide the tasks of a launch: most tasks are static, the last ones dynamic.
+"""How workers on a CPU divide the tasks of a launch: each has a share, and takes tasks of slower workers at the end.
 
-Workers are not equally fast: another process, or the other thread of a core, may slow one down. So each worker first
-runs three quarters of its share, as the tasks' `schedule` says: neighbouring tasks, or every `workers`-th one. These
-tasks are *static*. The tasks that are left are *dynamic*, and come last in the order of tasks. A worker that has no
-static task left claims the next dynamic ones, a *chunk* at a time, by an atomic addition to the launch's counter, which
-begins at 0. With `schedule dynamic`, each worker has one static task, and chunks have one task. A single worker runs
-all tasks without the counter.
+Workers are not equally fast: another process, or the other thread of a core, may slow one down. So the last quarter of
+each worker's share is *dynamic*. The worker runs its other tasks, and then claims its dynamic tasks, a *chunk* at a
+time, by an atomic addition to a counter of its own. When none is left, it claims dynamic tasks of the other workers.
+All counters are 0 at the launch. Caches of a worker may hold data of its share since the launch before, so it does not
+leave its share as long as it has tasks.
+
+A share is a range of neighbouring tasks, or every `workers`-th task, as the tasks' `schedule` says. With `schedule
+dynamic`, all tasks of a share but one or two are dynamic, and chunks have one task.
 """
 
 from __future__ import annotations
@@ -13,97 +15,130 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tilewright.codegen.entry.abi import COUNTER_BYTES
 from tilewright.codegen.text import Writer
 
 DYNAMIC = 4
 """One task in this number is dynamic."""
 CHUNKS = 16
-"""A chunk is a worker's share of all tasks divided by this number, but at least one task."""
+"""A chunk is a worker's share divided by this number, but at least one task."""
 
 
 class TaskRun(NamedTuple):
-    """LLVM values (i64) of the task numbers that a worker runs: from `first` to below `end`, every `step`-th."""
+    """LLVM values (i64): the task numbers from `first` to below `end`, every `step`-th, of the share of `owner`."""
 
     first: str
     end: str
     step: str
+    owner: str
 
 
 @dataclass(frozen=True)
-class TasksToClaim:
-    """LLVM values of the dynamic tasks: from the number `first` to below `total`. A worker claims `chunk` at a time.
+class TaskShares:
+    """LLVM values (i64) of the division of tasks among workers.
 
-    `exist` is an i1: there are such tasks. `counter` is the address of the number of dynamic tasks claimed so far.
+    Each worker has `share` tasks, and the first `more` workers have one more. The last `dynamic` tasks of a share are
+    dynamic; `chunk` are claimed at a time. `counters` is the address of the workers' counters.
     """
 
-    first: str
-    total: str
+    share: str
+    more: str
+    dynamic: str
     chunk: str
-    exist: str
-    counter: str
+    is_contiguous: bool
+    counters: str
+
+    def run(self, w: Writer, owner: str, first: str, end: str) -> TaskRun:
+        """Emit the tasks of the share of the worker `owner` from its `first` to below its `end`, counted from 0 within
+        the share. Return their task numbers.
+        """
+        if self.is_contiguous:
+            larger = w.value(f"call i64 @llvm.smin.i64(i64 {owner}, i64 {self.more})")
+            before = w.value(f"add i64 {w.value(f'mul i64 {owner}, {self.share}')}, {larger}")
+            return TaskRun(w.value(f"add i64 {before}, {first}"), w.value(f"add i64 {before}, {end}"), "1", owner)
+        start, past = (w.value(f"add i64 {owner}, {w.value(f'mul i64 {n}, %workers')}") for n in (first, end))
+        return TaskRun(start, past, "%workers", owner)
+
+    def static_count(self, w: Writer, owner: str) -> str:
+        """Emit the number of tasks of the share of the worker `owner` that are not dynamic, and return it."""
+        is_larger = w.value(f"zext i1 {w.value(f'icmp slt i64 {owner}, {self.more}')} to i64")
+        return w.value(f"sub i64 {w.value(f'add i64 {self.share}, {is_larger}')}, {self.dynamic}")
 
 
-def divide_tasks(w: Writer, total: str, schedule: str, counter: str | None) -> tuple[TaskRun, TasksToClaim | None]:
-    """Emit the division of `total` tasks (an LLVM value) among workers. Return (the worker's static tasks, the dynamic
-    tasks).
+def divide_tasks(w: Writer, total: str, schedule: str, counters: str | None) -> TaskShares:
+    """Emit the division of `total` tasks (an LLVM value) among workers, and return it.
 
-    `schedule` is that of the tasks: "contiguous", "strided" or "dynamic". `counter` is the address of the counter of
-    dynamic tasks. With None all tasks are static, and the second result is None.
+    `schedule` is that of the tasks: "contiguous", "strided" or "dynamic". `counters` is the address of the workers'
+    counters. With None, no task is dynamic.
     """
     w.declare("i64 @llvm.smin.i64(i64, i64)")
     w.declare("i64 @llvm.smax.i64(i64, i64)")
-    static_share = chunk = "1"
-    if counter is None:
-        more = w.value(f"add i64 {total}, {w.value('sub i64 %workers, 1')}")
-        static_share = w.value(f"udiv i64 {more}, %workers")
-    elif schedule != "dynamic":
-        share = w.value(f"udiv i64 {total}, %workers")
-        is_alone = w.value("icmp eq i64 %workers, 1")
-        dynamic_share = w.value(f"udiv i64 {w.value(f'add i64 {share}, {DYNAMIC // 2}')}, {DYNAMIC}")
-        left = w.value(f"select i1 {is_alone}, i64 0, i64 {dynamic_share}")
-        static_share = w.value(f"call i64 @llvm.smax.i64(i64 {w.value(f'sub i64 {share}, {left}')}, i64 1)")
+    share = w.value(f"udiv i64 {total}, %workers")
+    more = w.value(f"urem i64 {total}, %workers")
+    dynamic = chunk = "0"
+    if counters is not None and schedule == "dynamic":
+        dynamic = w.value(f"call i64 @llvm.smax.i64(i64 {w.value(f'sub i64 {share}, 1')}, i64 0)")
+        chunk = "1"
+    elif counters is not None:
+        dynamic = w.value(f"udiv i64 {w.value(f'add i64 {share}, {DYNAMIC // 2}')}, {DYNAMIC}")
         chunk = w.value(f"call i64 @llvm.smax.i64(i64 {w.value(f'udiv i64 {share}, {CHUNKS}')}, i64 1)")
-    static_count = w.value(f"mul i64 {static_share}, %workers")
-    end = w.value(f"call i64 @llvm.smin.i64(i64 {static_count}, i64 {total})")
-    static = TaskRun("%worker", end, "%workers")
-    if schedule == "contiguous":
-        first = w.value(f"mul i64 %worker, {static_share}")
-        past = w.value(f"add i64 {first}, {static_share}")
-        static = TaskRun(first, w.value(f"call i64 @llvm.smin.i64(i64 {past}, i64 {total})"), "1")
-    if counter is None:
-        return static, None
-    return static, TasksToClaim(end, total, chunk, w.value(f"icmp slt i64 {end}, {total}"), counter)
+    return TaskShares(share, more, dynamic, chunk, schedule == "contiguous", counters or "null")
 
 
-def emit_next_task(w: Writer, dynamic: TasksToClaim | None, task: str, end: str, step: str) -> tuple[TaskRun, str]:
+def static_tasks(w: Writer, shares: TaskShares) -> TaskRun:
+    """Emit the tasks of the worker at hand that are not dynamic, and return them."""
+    return shares.run(w, "%worker", "0", shares.static_count(w, "%worker"))
+
+
+def emit_next_task(w: Writer, shares: TaskShares, task: str, end: str, step: str, owner: str) -> tuple[TaskRun, str]:
     """Emit what a worker does after the task number `task`: it goes on with its run of tasks, or claims a chunk.
 
-    The run ends below `end` and has this `step`; `dynamic` are the dynamic tasks, or None. Return (the run from the
-    next task on, an i1: there is a next task), LLVM values.
+    The run ends below `end`, has this `step`, and is of the share of the worker `owner`. Chunks are claimed of that
+    share, then of the next worker's, and so on. Return (the run from the next task on, an i1: there is a next task),
+    LLVM values.
     """
     following = w.value(f"add i64 {task}, {step}")
     has_more = w.value(f"icmp slt i64 {following}, {end}")
-    if dynamic is None:
-        return TaskRun(following, end, step), has_more
+    if shares.dynamic == "0":
+        return TaskRun(following, end, step, owner), has_more
     w.count += 1
-    at_end, claim, done = (f"{name}{w.count}" for name in ("ended", "claim", "claimed"))
+    names = ("ended", "look", "claim", "claimed", "next", "task")
+    ended, look, claim, claimed, following_owner, done = (f"{name}{w.count}" for name in names)
     before = w.block
-    w.line(f"br i1 {has_more}, label %{done}, label %{at_end}")
-    w.label(at_end)
-    w.line(f"br i1 {dynamic.exist}, label %{claim}, label %{done}")
+    w.line(f"br i1 {has_more}, label %{done}, label %{ended}")
+    w.label(ended)
+    exist = w.value(f"icmp sgt i64 {shares.dynamic}, 0")
+    w.line(f"br i1 {exist}, label %{look}, label %{done}")
+    w.label(look)
+    candidate, later = w.name("owner"), w.name("owner")
+    w.line(f"{candidate} = phi i64 [{owner}, %{ended}], [{later}, %{following_owner}]")
+    counter = w.value(
+        f"getelementptr i8, ptr {shares.counters}, i64 {w.value(f'mul i64 {candidate}, {COUNTER_BYTES}')}"
+    )
+    seen = w.value(f"load atomic i64, ptr {counter} monotonic, align 8")
+    w.line(f"br i1 {w.value(f'icmp slt i64 {seen}, {shares.dynamic}')}, label %{claim}, label %{following_owner}")
     w.label(claim)
-    number = w.value(f"atomicrmw add ptr {dynamic.counter}, i64 {dynamic.chunk} monotonic")
-    first = w.value(f"add i64 {dynamic.first}, {number}")
-    past_chunk = w.value(f"add i64 {first}, {dynamic.chunk}")
-    past = w.value(f"call i64 @llvm.smin.i64(i64 {past_chunk}, i64 {dynamic.total})")
-    is_task = w.value(f"icmp slt i64 {first}, {dynamic.total}")
+    number = w.value(f"atomicrmw add ptr {counter}, i64 {shares.chunk} monotonic")
+    w.line(f"br i1 {w.value(f'icmp slt i64 {number}, {shares.dynamic}')}, label %{claimed}, label %{following_owner}")
+    w.label(following_owner)
+    increased = w.value(f"add i64 {candidate}, 1")
+    is_past = w.value(f"icmp eq i64 {increased}, %workers")
+    w.line(f"{later} = select i1 {is_past}, i64 0, i64 {increased}")
+    w.line(f"br i1 {w.value(f'icmp eq i64 {later}, %worker')}, label %{done}, label %{look}")
+    w.label(claimed)
+    past = w.value(f"add i64 {number}, {shares.chunk}")
+    last = w.value(f"call i64 @llvm.smin.i64(i64 {past}, i64 {shares.dynamic})")
+    static = shares.static_count(w, candidate)
+    run = shares.run(w, candidate, w.value(f"add i64 {static}, {number}"), w.value(f"add i64 {static}, {last}"))
     w.line(f"br label %{done}")
     w.label(done)
 
-    def phi(kind: str, *values: str) -> str:
-        """Emit a phi of type `kind`, and return its name. `values` are for the blocks `before`, `at_end`, `claim`."""
-        arms = ", ".join(f"[{v}, %{label}]" for v, label in zip(values, (before, at_end, claim), strict=True))
-        return w.value(f"phi {kind} {arms}")
+    def phi(kind: str, value: str, claimed_value: str, without: str) -> str:
+        """Emit a phi of type `kind`: `value` in the same run, `claimed_value` in a new one, `without` if tasks end."""
+        arms = f"[{value}, %{before}], [{claimed_value}, %{claimed}]"
+        return w.value(f"phi {kind} {arms}, [{without}, %{ended}], [{without}, %{following_owner}]")
 
-    run = TaskRun(phi("i64", following, following, first), phi("i64", end, end, past), phi("i64", step, step, "1"))
-    return run, phi("i1", "true", "false", is_task)
+    current = (following, end, step, owner)
+    return TaskRun(*(phi("i64", a, b, a) for a, b in zip(current, run, strict=True))), phi(
+        "i1", "true", "true", "false"
+    )

@@ -1,9 +1,9 @@
 """From a loop program to LLVM IR text for a CPU: one function that every worker calls.
 
 `void NAME(ptr args, i64 worker, i64 workers)`: `args` points to the pointers of the tensors, then the pointer of
-scratch memory (a piece for each worker), then that of the tile configuration, then that of the counter of dynamic tasks
-(`dynamic_tasks`), which is 0 at the launch, then the values of open parameters, 64 bits each. Vector registers are LLVM
-values; tile registers are numbers.
+scratch memory (a piece for each worker), then that of the tile configuration, then that of the workers' counters of
+tasks (`dynamic_tasks`), which are 0 at the launch, then the values of open parameters, 64 bits each. Vector registers
+are LLVM values; tile registers are numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tilewright.ir.loop_types import VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.targets.cpu import memory, products
-from tilewright.targets.cpu.dynamic_tasks import divide_tasks, emit_next_task
+from tilewright.targets.cpu.dynamic_tasks import divide_tasks, emit_next_task, static_tasks
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.family import TileRegisters
 
@@ -599,12 +599,13 @@ class NativeEmitter:
                 w.symbols[r.symbol] = (value, w.scope.depth)
             self.block(op.blocks[0])
 
-        counter = self._task_counter() if self.has_dynamic_tasks else None
-        static, dynamic = divide_tasks(w, w.integer(task_count), op.attrs.get("schedule") or "strided", counter)
-        self._carrying_loop(op.blocks, static, static.end, body, partial(emit_next_task, w, dynamic))
+        counters = self._task_counters() if self.has_dynamic_tasks else None
+        shares = divide_tasks(w, w.integer(task_count), op.attrs.get("schedule") or "strided", counters)
+        static = static_tasks(w, shares)
+        self._carrying_loop(op.blocks, static, static.end, body, partial(emit_next_task, w, shares))
 
-    def _task_counter(self) -> str:
-        """Emit the load of the address of the counter of dynamic tasks, and return its LLVM name."""
+    def _task_counters(self) -> str:
+        """Emit the load of the address of the workers' counters of dynamic tasks, and return its LLVM name."""
         slot = self.w.value(f"getelementptr i8, ptr %args, i64 {8 * (len(self.program.args) + 2)}")
         return self.w.value(f"load ptr, ptr {slot}")
 

@@ -13,7 +13,7 @@ _TILES = TileCosts(
     block=60, task=400, staged=60, scattered=2, shared=4, store=3 / 16, packing=2, exposed=32, sharpness=1.5
 )
 _TILE_LOADS = TileLoadCosts(strided=1.5, conflict=2, bypass=2)
-_VECTORS = replace(COSTS.vectors, scattered=2.5, sharpness=5)
+_VECTORS = replace(COSTS.vectors, scattered=2.5, shared=60, shared_lines=2, sharpness=5)
 """Cycles, fitted to the times of many plans; those of vectors on 16 cores."""
 _COSTS = replace(COSTS, vectors=_VECTORS)
 _COSTS_WITH_TILES = replace(_COSTS, tiles=_TILES, tile_loads=_TILE_LOADS)
