@@ -1,11 +1,19 @@
-"""Plans that the search lists are bound: given back as text, they make the same kernels as in the search."""
+"""Plans that are chosen or listed are bound: given back as text, they make the same kernels as before."""
 
 from __future__ import annotations
 
 import pytest
+from grid_programs import grid_sum
 
+import tilewright.lang as tkl
+import tilewright.wave as tkw
+from tilewright import kernels
 from tilewright.cli.workload import Workload, read_problem, read_types
+from tilewright.compiler.native import kernel_for
+from tilewright.errors import ArgumentError
 from tilewright.targets.registry import machine
+
+ROWS = ["hopper", "cdna3", "x86.amx", "aarch64.neon"]
 
 FEW_CHANNELS = (
     "mb2ic3id5ih6iw9oc5kd2kh3kw2pd1ph1pw0sd2",
@@ -28,3 +36,42 @@ def test_units_that_take_k_as_it_is_were_listed_with_a_padded_k(problem: str, dt
     given = work.planned(machine(row), kernel.text("plan"))
     assert given.text("block") == kernel.text("block")
     assert given.choice.cycles == kernel.choice.cycles
+
+
+@tkw.wave()
+def twice(x: tkl.Memory[tkl.GLOBAL_ADDRESS_SPACE, tkl.f32], y: tkl.Memory[tkl.GLOBAL_ADDRESS_SPACE, tkl.f32]) -> None:
+    """y = 2 * x, of a single number."""
+    tkw.write(tkw.read(x) + tkw.read(x), y)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_plan_of_a_program_without_dimensions_was_refused(row: str) -> None:
+    kernel = kernel_for(twice, {}, machine=machine(row))
+    given = kernel_for(twice, {}, machine=machine(row), plan=kernel.text("plan"))
+    assert "axis" not in given.text("plan")
+    assert (given.text("plan"), given.text("block")) == (kernel.text("plan"), kernel.text("block"))
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("text", ["", "mma by loops"])
+def test_a_plan_without_axes_is_for_programs_without_dimensions(text: str, row: str) -> None:
+    for make, sizes in ((kernels.gemm("nt", "f32"), {"M": 30, "N": 40, "K": 50}), (grid_sum(32, 6), {"M": 70})):
+        with pytest.raises(ArgumentError, match="it has no axis; without plan="):
+            kernel_for(make, sizes, machine=machine(row), plan=text)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_loop_over_the_tile_of_a_workgroup_was_an_axis_said_twice(row: str) -> None:
+    kernel = kernel_for(grid_sum(32, 6), {"M": 70}, machine=machine(row))
+    text = kernel.text("plan")
+    given = kernel_for(grid_sum(32, 6), {"M": 70}, machine=machine(row), plan=text)
+    assert text.startswith("axis M = (M 70): task 32\naxis M = (M 70): ")
+    assert (given.text("plan"), given.text("block")) == (text, kernel.text("block"))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_only_grid_programs_have_two_axes_of_a_dimension(row: str) -> None:
+    gemm, sizes = kernels.gemm("nt", "f32"), {"M": 300, "N": 136, "K": 100}
+    text = "axis M = (M 300): task 8; axis M = (M 300): whole; axis N = (N 136): whole; axis K = (K 100): whole; grid M"
+    with pytest.raises(ArgumentError, match=r"`axis M = .*`, `axis M = .*`: M is said twice"):
+        kernel_for(gemm, sizes, machine=machine(row), plan=text)
