@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from grid_programs import grid_sum
 
@@ -13,6 +15,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.targets.registry import machine
 
+K, N, GLOBAL = tkl.sym.K, tkl.sym.N, tkl.GLOBAL_ADDRESS_SPACE
 ROWS = ["hopper", "cdna3", "x86.amx", "aarch64.neon"]
 
 FEW_CHANNELS = (
@@ -75,3 +78,29 @@ def test_only_grid_programs_have_two_axes_of_a_dimension(row: str) -> None:
     text = "axis M = (M 300): task 8; axis M = (M 300): whole; axis N = (N 136): whole; axis K = (K 100): whole; grid M"
     with pytest.raises(ArgumentError, match=r"`axis M = .*`, `axis M = .*`: M is said twice"):
         kernel_for(gemm, sizes, machine=machine(row), plan=text)
+
+
+@tkw.wave()
+def two_products(
+    x: tkl.Memory[K, GLOBAL, tkl.f32],
+    w: tkl.Memory[N, K, GLOBAL, tkl.f32],
+    v: tkl.Memory[K, N, GLOBAL, tkl.f32],
+    y: tkl.Memory[N, GLOBAL, tkl.f32],
+) -> None:
+    """y is the product of two matrix-vector products, which one loop over K computes."""
+
+    @tkw.iterate(K, init_args=[tkl.Register[N, tkl.f32](2.0), tkl.Register[N, tkl.f32](0.0)])
+    def totals(left: Any, right: Any) -> Any:
+        row = tkw.read(x) + tkw.scalar(1, tkl.f32)
+        return tkw.mma(row, tkw.read(w), left), tkw.mma(row, tkw.read(v), right)
+
+    tkw.write(totals[0] * totals[1], y)
+
+
+def test_a_given_plan_kept_a_loop_that_was_removed_when_it_was_chosen() -> None:
+    """The loop of both products was removed before the search, and each product got a loop of its own."""
+    sizes = {"N": 2048, "K": 500}
+    kernel = kernel_for(two_products, sizes, machine=machine("x86.amx"))
+    assert "axis K = (K 500): loop 64\n" in kernel.text("plan")
+    given = kernel_for(two_products, sizes, machine=machine("x86.amx"), plan=kernel.text("plan"))
+    assert (given.text("plan"), given.text("block")) == (kernel.text("plan"), kernel.text("block"))
