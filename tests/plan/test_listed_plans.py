@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,9 @@ from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.targets.registry import machine
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
+from pinned_plans import SAME, outcomes  # noqa: E402
 
 K, N, GLOBAL = tkl.sym.K, tkl.sym.N, tkl.GLOBAL_ADDRESS_SPACE
 ROWS = ["hopper", "cdna3", "x86.amx", "aarch64.neon"]
@@ -104,3 +109,13 @@ def test_a_given_plan_kept_a_loop_that_was_removed_when_it_was_chosen() -> None:
     assert "axis K = (K 500): loop 64\n" in kernel.text("plan")
     given = kernel_for(two_products, sizes, machine=machine("x86.amx"), plan=kernel.text("plan"))
     assert (given.text("plan"), given.text("block")) == (kernel.text("plan"), kernel.text("block"))
+
+
+@pytest.mark.filterwarnings("ignore")  # of slow plans, and of products without atoms
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("kind", "number"), [(k, n) for k in ("einsum", "two", "products", "language") for n in (*range(4), 70, 115)]
+)
+def test_plans_of_random_programs_are_given_back(kind: str, number: int) -> None:
+    """A few; `benchmarks/pinned_plans.py` gives back as many as are wanted."""
+    assert {outcome.verdict for outcome in outcomes(kind, number, 0)} <= {SAME, "not planned"}
