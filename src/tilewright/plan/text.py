@@ -440,18 +440,18 @@ def _add_axis(axes: list[Axis], axis: Axis, statement: str) -> None:
     """
     is_task = axis.split("task") is not None
     if any(a.name == axis.name and (a.split("task") is not None) == is_task for a in axes):
-        raise _said_twice(axis.name, statement)
+        raise _repetition(axis.name, statement)
     axes.append(axis)
 
 
 def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
     """Set `known[name]` to `value`; raise an ArgumentError, which quotes `statement`, if `known` has `name` already."""
     if name in known:
-        raise _said_twice(name, statement)
+        raise _repetition(name, statement)
     known[name] = value
 
 
-def _said_twice(name: str, statement: str) -> ArgumentError:
+def _repetition(name: str, statement: str) -> ArgumentError:
     """Return the error for the `statement` of a plan that states `name` a second time."""
     return ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
 
