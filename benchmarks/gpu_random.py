@@ -192,7 +192,7 @@ def _of_language(number: int, seed: int) -> Case:
     from language_ways import Case as Drawing
 
     case = Drawing(drawn(number, seed), number, seed)
-    program, told = case.bound()
+    program, told = case.drawn.bound()
     runs = [case.wanted, *([case.run_of(case.drawn.others)] if case.drawn.dynamic else [])]
     begin = tuple(a.value.name or "" for a in case.drawn.arguments if a.form == "begin")
     words = f"{', '.join(case.drawn.rules)}, sizes {case.drawn.sizes}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 import tilewright.lang as tkl
 import tilewright.wave as tkw
-from tilewright.algebra.expr import Expr
+from tilewright.algebra.expr import Expr, as_expr
 from tilewright.algebra.expr_use import evaluate
 from tilewright.ir import dtypes
 from tilewright.ir.core import MemoryType, Program, Value, building
@@ -120,6 +120,22 @@ class Drawn:
             if argument.value.type.dtype.numpy.kind == "u":
                 argument.low = 0
         return Drawn(program, sizes, arguments, {})
+
+    @property
+    def untold(self) -> dict[str, int]:
+        """Sizes that no argument tells."""
+        dims = [d for a in self.arguments for d in a.value.type.dims]
+        told = {str(s) for d in dims if len(d.symbols) == 1 for s in d.symbols}
+        known = {s.name for s in program_symbols(self.program)}
+        return {n: size for n, size in self.sizes.items() if n not in told and n in known}
+
+    def bound(self) -> tuple[Program, dict[str, int]]:
+        """(the program, with sizes bound that no argument tells; the sizes that arguments tell)."""
+        program, untold = self.program, self.untold
+        symbols = {s.name: s for s in program_symbols(program)}
+        bound = {symbols[n]: as_expr(size) for n, size in untold.items()}
+        told = {n: size for n, size in self.sizes.items() if n in symbols and n not in untold}
+        return replace(program, bindings={**program.bindings, **bound}), told
 
     def arrays(self, seed: Any, sizes: dict[str, int] | None = None) -> dict[str, Array]:
         """What the arguments hold before a call."""

@@ -30,7 +30,6 @@ from language_draft import Drawn
 from language_numpy import Unsaid, evaluated
 
 import tilewright
-from tilewright.algebra.expr import as_expr
 from tilewright.compiler.device import device_of
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import (
@@ -40,8 +39,6 @@ from tilewright.errors import (
     TargetError,
     TilewrightError,
 )
-from tilewright.ir.core import Program
-from tilewright.ir.printer import program_symbols
 from tilewright.machine import Machine
 from tilewright.targets.nvidia.disassembly import assembled, tool
 from tilewright.targets.registry import MACHINES, machine
@@ -131,32 +128,16 @@ class Case:
                     )
         return Run(arrays, wanted, far)
 
-    @property
-    def untold(self) -> dict[str, int]:
-        """Sizes that no argument tells."""
-        dims = [d for a in self.drawn.arguments for d in a.value.type.dims]
-        told = {str(s) for d in dims if len(d.symbols) == 1 for s in d.symbols}
-        known = {s.name for s in program_symbols(self.drawn.program)}
-        return {n: size for n, size in self.drawn.sizes.items() if n not in told and n in known}
-
     def call(self, target: str, **more: Any) -> Any:
         """The public executable."""
-        return tilewright.compile(self.drawn.program, self.untold, target=target, **more)
-
-    def bound(self) -> tuple[Program, dict[str, int]]:
-        """(the program, with sizes bound that no argument tells; the sizes that arguments tell)."""
-        program, untold = self.drawn.program, self.untold
-        symbols = {s.name: s for s in program_symbols(program)}
-        bound = {symbols[n]: as_expr(size) for n, size in untold.items()}
-        told = {n: size for n, size in self.drawn.sizes.items() if n in symbols and n not in untold}
-        return replace(program, bindings={**program.bindings, **bound}), told
+        return tilewright.compile(self.drawn.program, self.drawn.untold, target=target, **more)
 
     def kernel(self, row: str, plan: str | None = None) -> Any:
         """The kernel for a machine, or for this CPU, planned; sizes that no argument tells are bound."""
         where: dict[str, Any] = {}
         if row:
             where["machine"] = slow(row.removeprefix(SLOW)) if row.startswith(SLOW) else machine(row)
-        program, told = self.bound()
+        program, told = self.drawn.bound()
         return kernel_for(Traced(program), told, plan=plan, **where)
 
 
@@ -271,7 +252,7 @@ def _bound(case: Case, kernel: Any, *, loops: bool) -> str:
 
 def _assembled(case: Case) -> tuple[str, str]:
     """The code of all kernels for a Hopper GPU is made; ptxas takes it."""
-    program, told = case.bound()
+    program, told = case.drawn.bound()
     kernel = kernel_for(Traced(program), told, target="gpu:hopper")
     device = device_of("gpu:hopper")
     for each in kernel.module.programs.values():

@@ -24,7 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -221,7 +221,8 @@ def interpreted(case: Made, row: str, wanted: tuple[np.ndarray, ...], plan: str 
 def with_atoms(plan: Schedule, row: Machine, family: str) -> str:
     """The plan with every product by an atom of a family: of those with its types, the narrowest that has its columns.
 
-    Its tasks stay. Raises where the machine has none, and where a plan's own words leave none.
+    Its tasks stay. Their loops follow the atoms' tiles, so that no line states them. Raises where the machine has no
+    such atom, and where a plan's own words leave none.
     """
     products = []
     for each in plan.products:
@@ -244,10 +245,12 @@ def with_atoms(plan: Schedule, row: Machine, family: str) -> str:
             raise ArgumentError(f"plan: {row.name} has no {family} for {types[0]} by {types[1]}")
         atom = next((x for x in fitting if x.shape[1] >= each.columns), fitting[-1])
         products.append(ProductUnit(each.name, atom.name, atom.shape[0], atom.shape[1]))
-    lines = [str(line) for line in plan.lines()]
-    for old, new in zip(plan.products, products, strict=True):
-        lines[lines.index(str(old))] = str(new)
-    return "; ".join(lines)
+    axes = tuple(
+        replace(axis, splits=tuple(x for x in axis.splits if x.level != "loop")) if axis.split("task") else axis
+        for axis in plan.axes
+    )
+    then = None if plan.then is None else parse_plan(with_atoms(plan.then, row, family))
+    return str(replace(plan, axes=axes, products=tuple(products), then=then))
 
 
 def by_atoms(case: Made, row: str, family: str, wanted: tuple[np.ndarray, ...]) -> str:
@@ -255,15 +258,14 @@ def by_atoms(case: Made, row: str, family: str, wanted: tuple[np.ndarray, ...]) 
     try:
         chosen = kernel_for(case.kernel, case.sizes, machine=machine(row)).plan
         assert isinstance(chosen, Schedule)
-        here = all((each.atom or "").startswith(f"{family}.") for each in chosen.products)
-        text = str(chosen) if here else with_atoms(chosen, machine(row), family)
+        text = with_atoms(chosen, machine(row), family)
         right, plan = interpreted(case, row, wanted, text)
     except ArgumentError as fault:
         return f"refused: {fault}"
     except ProgramError as fault:
         return f"WRONG: {fault}"
     roles = ", in roles" if plan.pipeline is not None else ""
-    return f"exact, {'chosen' if here else 'edited'}{roles}" if right else f"WRONG: {plan}"
+    return f"exact, {'chosen' if text == str(chosen) else 'edited'}{roles}" if right else f"WRONG: {plan}"
 
 
 def natively(case: Made, wanted: tuple[np.ndarray, ...]) -> str:

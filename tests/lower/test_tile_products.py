@@ -19,6 +19,7 @@ from tilewright import kernels
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
 from tilewright.plan.microkernel import best_microkernel
+from tilewright.plan.text import parse_plan
 from tilewright.targets.registry import machine
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -53,6 +54,17 @@ def test_random_products_are_exact_by_the_matrix_atoms_of_machines(row, number):
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     said = random_products.by_atoms(case, row, random_products.BY[row], wanted)
     assert said.startswith("exact")
+
+
+def test_loops_of_a_task_follow_an_edited_atom():
+    """A loop of 32 columns stayed for an atom of 64, and the second of two kernels kept its atoms."""
+    case = random_products.made(41, 3, 65, MATRIX)
+    chosen = kernel_for(case.kernel, case.sizes, machine=machine("hopper")).plan
+    edited = parse_plan(random_products.with_atoms(chosen, machine("hopper"), "wgmma"))
+    assert str(edited.axis("N")) == "axis N = (N 48): task 32"
+    assert {p.atom.split(".")[0] for p in (*edited.products, *edited.then.products)} == {"wgmma"}
+    wanted = tilewright.compile(case.kernel, target="executor")(*case.inputs)
+    assert random_products.interpreted(case, "hopper", wanted, str(edited))[0]
 
 
 @pytest.mark.sampled(1)

@@ -60,3 +60,25 @@ def grid_pair(tile: int) -> Any:
         tkw.write(totals[1], d)
 
     return grid_pair.bound({tkl.sym.WG_0: WORKGROUP_0})
+
+
+def grid_sum(tile: int, step: int) -> Any:
+    """y = x + the sum of w over a workgroup's tile of M, in a loop over the tile."""
+    space = tkl.GLOBAL_ADDRESS_SPACE
+    constraints = [
+        tkw.WorkgroupConstraint(M, tile, 0),
+        tkw.TilingConstraint(M, step),
+        tkw.ReorderingConstraint(tkl.sym.WG_0, 0),
+    ]
+
+    @tkw.wave(constraints)
+    def grid_sum(
+        x: tkl.Memory[M, space, tkl.f32], w: tkl.Memory[M, space, tkl.f32], y: tkl.Memory[M, space, tkl.f32]
+    ) -> None:
+        @tkw.iterate(M, init_args=[tkl.Register[tkl.f32](0.0)])
+        def total(acc: Any) -> Any:
+            return tkw.sum(tkw.read(w), acc, dim=M)
+
+        tkw.write(tkw.read(x) + tkw.broadcast(total, [M]), y)
+
+    return grid_sum.bound({tkl.sym.WG_0: WORKGROUP_0})

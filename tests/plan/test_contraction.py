@@ -286,3 +286,38 @@ def test_a_product_without_a_loop_is_the_same_as_one_with_a_loop():
 
     one, other = (recognised(factors(body), {"M": 3, "N": 4, "K": 5}).text() for body in (whole, in_a_loop))
     assert one == other
+
+
+@tkw.wave()
+def permuted(
+    x: tkl.Memory[N, M, GLOBAL, tkl.f32], v: tkl.Memory[N, K, M, GLOBAL, tkl.f32], y: tkl.Memory[K, M, GLOBAL, tkl.f32]
+) -> None:
+    """y[k, m] = sum over n of v[n, k, m] * x[n, m], of operands whose dimensions are permuted after they are read."""
+    right, left = tkw.permute(tkw.read(x), [M, N]), tkw.permute(tkw.read(v), [K, M, N])
+    tkw.write(tkw.mma(left, right, tkl.Register[K, M, tkl.f32](2.0)), y)
+
+
+@tkw.wave()
+def in_two_kernels(
+    x: tkl.Memory[M, L, GLOBAL, tkl.f32],
+    w: tkl.Memory[L, N, GLOBAL, tkl.f32],
+    v: tkl.Memory[N, K, M, GLOBAL, tkl.f32],
+    y: tkl.Memory[K, M, GLOBAL, tkl.f32],
+) -> None:
+    """y[k, m] = sum over n of v[n, k, m] * (x . w)[m, n]: the search splits it, and the second kernel reads x . w."""
+    between = tkw.mma(tkw.read(x), tkw.read(w), tkl.Register[N, M, tkl.f32](2.0))
+    tkw.write(tkw.mma(tkw.read(v), between, tkl.Register[K, M, tkl.f32](2.0)), y)
+
+
+@pytest.mark.parametrize("row", ["x86.avx2", "x86.avx512", "x86.amx", "aarch64.neon"])
+def test_an_operand_that_is_permuted_after_its_read_was_an_assertion_error(row):
+    rng = np.random.default_rng(1)
+    x, v = small(rng, 33, 5), small(rng, 33, 3, 5)
+    y = np.full((3, 5), np.nan, np.float32)
+    kernel_for(permuted, {"M": 5, "N": 33, "K": 3}, machine=machine(row)).bind({"x": x, "v": v, "y": y})()
+    assert np.array_equal(y, 2 + np.einsum("nm,nkm->km", x, v))
+    x, w, v = small(rng, 32, 2), small(rng, 2, 33), small(rng, 33, 3, 32)
+    y = np.full((3, 32), np.nan, np.float32)
+    kernel = kernel_for(in_two_kernels, {"M": 32, "N": 33, "K": 3, "L": 2}, machine=machine(row))
+    kernel.bind({"x": x, "w": w, "v": v, "y": y})()
+    assert np.array_equal(y, 2 + np.einsum("mn,nkm->km", 2 + x @ w, v))

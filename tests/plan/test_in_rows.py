@@ -9,6 +9,8 @@ import pytest
 from every_plan import plans_from_the_best
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright import kernels
 from tilewright.cli.workload import Workload, read_problem, read_types
 from tilewright.compiler.native import kernel_for
@@ -264,3 +266,36 @@ def test_a_halo_tile_that_an_atom_does_not_read_is_refused() -> None:
     found = kernel_for(kernel, sizes, target="gpu:hopper", plan=plan)
     for name in found.module.programs:
         found.executor.prepared(name, {})
+
+
+M, N, J, K, GLOBAL = tkl.sym.M, tkl.sym.N, tkl.sym.J, tkl.sym.K, tkl.GLOBAL_ADDRESS_SPACE
+
+
+@tkw.wave([tkw.TilingConstraint(J, 3), tkw.TilingConstraint(K, 1)])
+def of_nested_loops(
+    x: tkl.Memory[M, J, K, GLOBAL, tkl.bf16],
+    w: tkl.Memory[K, N, J, GLOBAL, tkl.bf16],
+    y: tkl.Memory[M, N, GLOBAL, tkl.f32],
+):
+    """y[m, n] = the sum of x[m, j, k] * w[k, n, j], in a loop over j around one over k."""
+
+    @tkw.iterate(J, init_args=[tkl.Register[M, N, tkl.f32](0.0)])
+    def total(outer):
+        @tkw.iterate(K, init_args=[outer])
+        def inner(acc):
+            return tkw.mma(tkw.read(x), tkw.read(w), acc)
+
+        return inner
+
+    tkw.write(total, y)
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.errors.SlowPlanWarning")
+def test_a_loop_around_the_loop_of_a_product_was_a_key_error():
+    """All of K was merged to one dimension of the copies, and the outer loop had none."""
+    data = np.random.default_rng(0)
+    x, w = (data.integers(-2, 3, shape).astype(tkl.bf16.numpy) for shape in ((16, 5, 3), (3, 17, 5)))
+    y = np.full((16, 17), np.nan, np.float32)
+    kernel = kernel_for(of_nested_loops, {"M": 16, "N": 17, "J": 5, "K": 3}, machine=machine("hopper"))
+    kernel.bind({"x": x, "w": w, "y": y})()
+    assert np.array_equal(y, np.einsum("mjk,knj->mn", x.astype(np.float32), w.astype(np.float32)))

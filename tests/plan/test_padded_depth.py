@@ -7,6 +7,8 @@ import pytest
 from contraction_checks import Problem
 
 import tilewright
+import tilewright.lang as tkl
+import tilewright.wave as tkw
 from tilewright.cli.workload import read_problem, read_types
 from tilewright.compiler.native import kernel_for
 from tilewright.plan.contraction import pad_k, size
@@ -22,6 +24,18 @@ PROBLEMS = [
     "mb2ic7ih5iw9oc8kh2kw3ph1pw1dh1dw0",
     "mb1ic1ih8iw12oc16kh3kw3ph1pw1",
 ]
+
+M, N, K, J, GLOBAL = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.J, tkl.GLOBAL_ADDRESS_SPACE
+
+
+@tkw.wave()
+def over_two_dimensions(
+    x: tkl.Memory[M, K, J, GLOBAL, tkl.bf16],
+    w: tkl.Memory[K, J, N, GLOBAL, tkl.bf16],
+    y: tkl.Memory[M, N, GLOBAL, tkl.f32],
+) -> None:
+    """y = x . w, summed over two dimensions."""
+    tkw.write(tkw.mma(tkw.read(x), tkw.read(w), tkl.Register[M, N, tkl.f32](0.0)), y)
 
 
 def work_of(problem: str) -> Problem:
@@ -84,3 +98,17 @@ def test_neighbours_that_lie_apart_stay_within_their_tensor(name: str, dt: str) 
     *_, out = arrays.values()
     made.bind(arrays)()
     assert np.array_equal(out, work.reference(arrays).astype(out.dtype))
+
+
+@pytest.mark.parametrize("name", ["x86.avx512", "aarch64.neon.fullfp16.dotprod.bf16.i8mm"])
+@pytest.mark.parametrize(("k", "j"), [(5, 7), (1, 3), (3, 1)])
+def test_a_depth_of_two_dimensions_was_padded_along_the_last_of_them(name: str, k: int, j: int) -> None:
+    """The two are one dimension of the block program: its host program could not be written."""
+    sizes = {"M": 9, "N": 2, "K": k, "J": j}
+    kernel = kernel_for(over_two_dimensions, sizes, machine=machine(name))
+    assert "_padded_ = workspace" in kernel.text("host")
+    data = np.random.default_rng(0)
+    x, w = (data.integers(-3, 4, shape).astype(tkl.bf16.numpy) for shape in ((9, k, j), (k, j, 2)))
+    y = np.full((9, 2), np.nan, np.float32)
+    kernel.bind({"x": x, "w": w, "y": y})()
+    np.testing.assert_array_equal(y, np.einsum("mkj,kjn->mn", x.astype(np.float32), w.astype(np.float32)))

@@ -45,4 +45,5 @@ def bind_blocks(request: Request, plan: Schedule) -> OneKernel:
     numbers = {**request.sizes, **{dimension(d): size(d) for d in digits_of(walked, blocking)}}
     kernel = KernelProgram(program, numbers, request.machine)
     bound = BoundKernel(kernel, plan_over_digits(plan, variant.space, blocking))
-    return OneKernel(sized, bound, dims=space.dims)
+    unpadded = {operand.name: operand.unpadded for operand in (walked.a, walked.b) if operand.unpadded}
+    return OneKernel(sized, bound, dims=space.dims, unpadded=unpadded)

@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from tilewright.analysis.flat_memory import Size
 from tilewright.driver.request import Request, SizedProgram
 from tilewright.ir.module import Module
 from tilewright.lower.block.lower import Lowered
@@ -35,6 +36,8 @@ class OneKernel:
     """True if its rows are boxes of their digits: halo tiles, or boxes of lanes."""
     dims: ProductDims | None = None
     """For a CPU plan with axes `rows`, `columns` and `depth`: the names of the dimensions that these stand for."""
+    unpadded: Mapping[str, tuple[Size, ...]] = field(default_factory=dict)
+    """The arguments that are copied with zeros after K: {name: extents without the zeros}."""
 
 
 @dataclass(frozen=True)

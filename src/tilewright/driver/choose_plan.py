@@ -13,6 +13,7 @@ from tilewright.driver.request import Request
 from tilewright.errors import ArgumentError
 from tilewright.plan.choice import untimed_choice
 from tilewright.plan.grids import NOTE, plan_of_grid
+from tilewright.plan.refusals import result_or_refusal
 from tilewright.transform.launch_order import can_be_early
 
 
@@ -31,6 +32,15 @@ def choose_plan(forms: RequestForms, between: str = "") -> BoundPlan:
         return _bind_stated(forms, between, choose_plan)
     except ArgumentError as fault:
         raise better_refusal(fault, forms, pinned_plan, between, _best_plan) from None
+
+
+def bind_given_plan(forms: RequestForms) -> BoundPlan | str:
+    """Return the author's plan of a request, bound to its kernels; or text: why it does not fit these forms of the
+    request.
+
+    It does the same as `choose_plan`, with the same `forms`, but it does not look for the lines at fault.
+    """
+    return result_or_refusal(lambda: _bind_stated(forms, "", choose_plan))
 
 
 def _choose_of_candidate(forms: RequestForms, between: str = "") -> BoundPlan:

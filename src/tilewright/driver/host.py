@@ -115,19 +115,19 @@ class _Host:
             return value
         return self.b.emit("reshape", (value,), {"shape": extents}, names=(f"{value.name}_shaped_",)).result
 
-    def as_taken(self, name: str, kind: TensorType) -> Value:
-        """Emit the operations that bring the argument `name` into the type `kind`, as a block program takes it; return
-        the tensor.
+    def as_taken(self, name: str, kind: TensorType, unpadded: Sequence[Any]) -> Value:
+        """Emit the operations that bring the argument `name` into the type `kind`; return the resulting tensor.
 
-        They give it other strides, pad it with zeros, convert it to a wider type, or reshape it. If the argument has
-        the type already, nothing is emitted and the argument is returned.
+        A block program takes the argument in this form: with other strides, padded with zeros, converted to a wider
+        type, or reshaped. The argument is returned unchanged if it has the type already. `unpadded` are the extents of
+        an argument that is padded with zeros, without the zeros; () for any other.
         """
         argument = self.args[name]
         if kind.strides is not None:
             attrs = {"type": replace(kind, role=None)}
             return self.b.emit("restride", (argument,), attrs, names=(f"{name}_seen_",)).result
-        if (place := self._padded_dim(argument.type, kind)) is not None:
-            return self._padded(name, argument, kind, place)
+        if unpadded:
+            return self._padded(name, self.shaped(argument, unpadded), kind)
         if argument.type.dtype is kind.dtype:
             return self.shaped(argument, kind.shape)
         wide = self.workspace(kind.dtype, kind.shape, f"{name}_wide_")
@@ -136,35 +136,15 @@ class _Host:
         self.launch(_widening(name, argument.type.dtype, kind.dtype, rows, columns), flat, ROWS=rows, COLUMNS=columns)
         return wide
 
-    def is_copied(self, name: str, kind: TensorType) -> bool:
-        """True if a block program that takes the argument `name` as the type `kind` gets a copy of it: converted, or
-        padded with zeros.
+    def _padded(self, name: str, argument: Value, kind: TensorType) -> Value:
+        """Emit a workspace of type `kind`, and the launch that fills it with `argument`, zero-padded; return it.
 
-        False if only its shape or strides differ.
-        """
-        argument_type = self.args[name].type
-        return argument_type.dtype is not kind.dtype or self._padded_dim(argument_type, kind) is not None
-
-    def _padded_dim(self, argument_type: TensorType, kind: TensorType) -> int | None:
-        """Return the dimension, counted from the last (-1), along which the argument must be padded to become a `kind`.
-
-        `argument_type` is the type of the argument, `kind` the type that a block program takes. It is the last
-        dimension in which their extents differ. Return None if both have equally many elements, perhaps in another
-        shape, or if `kind` has strides.
-        """
-        before, after = argument_type.shape, tuple(map(self.in_parameters, kind.shape))
-        if kind.strides is not None or prod(before, start=as_expr(1)) is prod(after, start=as_expr(1)):
-            return None
-        return next(-1 - n for n, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a is not b)
-
-    def _padded(self, name: str, argument: Value, kind: TensorType, dim: int) -> Value:
-        """Emit a workspace of type `kind`, and the launch that fills it with `argument` and zeros; return the
-        workspace.
-
-        The padding is along dimension `dim`, counted from the last (-1). `name` is the argument's name.
+        The padding is along the dimension in which their shapes differ. `name` is the argument's name.
         """
         padded = self.workspace(kind.dtype, kind.shape, f"{name}_padded_")
-        outer, inner = ([self.in_parameters(e) for e in part] for part in (kind.shape[:dim], kind.shape[dim:][1:]))
+        extents = [self.in_parameters(e) for e in kind.shape]
+        dim = next(n for n, (a, b) in enumerate(zip(argument.type.shape, extents, strict=True)) if a is not b)
+        outer, inner = extents[:dim], extents[dim + 1 :]
         rows, columns = self._as_rows(outer)
         inner_size = prod(inner, start=as_expr(1))
         short, long = argument.type.shape[dim], kind.shape[dim]
@@ -242,7 +222,8 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: 
         kind = pack.packed.type
         constant = pack.source.name in request.constant
         with host.once(constant):
-            source = host.as_taken(pack.source.name or "", pack.program.args[0].type)
+            name = pack.source.name or ""
+            source = host.as_taken(name, pack.program.args[0].type, lowered.unpadded.get(name, ()))
             packed.append(host.workspace(kind.dtype, kind.shape, pack.packed.name or "packed_"))
             packing = _cycles_to_pack(request, pack)
             host.launch(pack.program, (source, packed[-1]), _workers(host, request, pack.program, packing))
@@ -252,8 +233,10 @@ def _launch_with_packs(host: _Host, request: Request, lowered: Lowered, cycles: 
     for arg, program_arg in zip(lowered.arguments, block.args, strict=False):
         if host.is_new(arg.name or "", program_arg.type):
             host.args[arg.name or ""] = host.workspace(program_arg.type.dtype, program_arg.type.shape, arg.name or "")
-        with host.once(arg.name in request.constant and host.is_copied(arg.name or "", program_arg.type)):
-            operands.append(host.as_taken(arg.name or "", program_arg.type))
+        unpadded = lowered.unpadded.get(arg.name or "", ())
+        is_copied = bool(unpadded) or host.args[arg.name or ""].type.dtype is not program_arg.type.dtype
+        with host.once(arg.name in request.constant and is_copied):
+            operands.append(host.as_taken(arg.name or "", program_arg.type, unpadded))
     operands += packed
     further_args = block.args[len(operands) :]
     for log, program_arg in zip(lowered.logs, further_args, strict=False):

@@ -120,6 +120,7 @@ def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = (
         opened=request.opened,
         written=written,
     )
+    lowered = replace(lowered, unpadded=kernel.unpadded)
     if plan.pipeline is None:
         if machine.lanes is not None:
             in_order(lowered.program)

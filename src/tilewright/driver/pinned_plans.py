@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 from tilewright.check.block import past_shared_memory
 from tilewright.driver.bind import bind_plan
@@ -13,12 +14,15 @@ from tilewright.driver.notes import notes_on
 from tilewright.driver.rating import rated
 from tilewright.driver.request import CompileOptions, Request
 from tilewright.errors import ArgumentError, ProgramError
+from tilewright.limits import shown
 from tilewright.lower.block.lower import Lowered
 from tilewright.machine import Machine
+from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import stage_statements
-from tilewright.plan.pinned import Known, quote_lines
+from tilewright.plan.pinned import FRESH, Known, quote_lines
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import REVERSED, Schedule
+from tilewright.plan.text import SHOWN
 from tilewright.plan.unlowered import refuse_unlowered
 from tilewright.transform.launch_order import can_be_early, with_known_launch
 from tilewright.transform.reuse_shared import reuse_shared_memory
@@ -65,14 +69,29 @@ def _check_open(pinned: Schedule, request: Request) -> None:
 def known_plan(pinned: Schedule, request: Request) -> Schedule:
     """Return an author's plan, without its statement about launches if the request's machine has no early launches.
 
-    Raise an ArgumentError if the lowering or the machine cannot do a line of the plan. Raise one too if tasks run in
-    reverse order in a program with MMAs, or with sizes known only at the call.
+    Raise an ArgumentError if the lowering (code generator) or the machine cannot do a line of the plan. Raise one too
+    if tasks run in reverse order in a program with MMAs, or with sizes known only at the call; if the plan has no axis,
+    and the program has dimensions; and if it has two axes of a dimension, which only a grid program may have.
     """
     pinned = with_known_launch(pinned, request.machine)
     refuse_unlowered(pinned)
+    _check_axes(pinned, request)
     if pinned.order == REVERSED and (pinned.products or pinned.atom or request.opened):
         raise ArgumentError(f"plan: `raster {REVERSED}` is for programs without products whose sizes are numbers")
     return pinned
+
+
+def _check_axes(pinned: Schedule, request: Request) -> None:
+    """Raise an ArgumentError if an author's plan has no axis although the program has dimensions, or if it has two axes
+    of a dimension although the program is no grid program.
+    """
+    in_grid = request.workgroups is not None
+    kernel = KernelProgram(request.program, request.sizes, request.machine, in_grid=in_grid)
+    if not pinned.axes and kernel.dims:
+        raise ArgumentError(f"plan: {shown(str(pinned), SHOWN)!r}: it has no axis; {FRESH}")
+    for first, second in combinations(() if in_grid else pinned.axes, 2):
+        if first.name == second.name:
+            raise refused((first, second), f"{first.name} is said twice")
 
 
 def without_plan(forms: RequestForms) -> RequestForms:

@@ -14,10 +14,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.driver.bound_plan import BoundPlan, Realised, RequestForms
 from tilewright.driver.canonical_form import canonical
-from tilewright.driver.choose_plan import choose_plan
+from tilewright.driver.choose_plan import bind_given_plan, choose_plan
 from tilewright.driver.host import write_host
 from tilewright.driver.kernels import lower_kernels, with_workspace
 from tilewright.driver.pinned_plans import lower_pinned
@@ -119,6 +120,21 @@ def prepared(request: Request) -> RequestForms:
     return request_forms(request)
 
 
+def plan_request(request: Request) -> BoundPlan:
+    """Return the plan of a request, bound to its kernels: the author's plan, or the best that the search finds.
+
+    An author's plan is bound to the forms that the search plans, so that a printed plan makes the kernels that it was
+    printed for. If it does not fit these, it is bound to forms that keep the loops and dimensions that it names. Raises
+    an ArgumentError that quotes its lines if it does not fit these either.
+    """
+    if request.pinned is not None:
+        forms = prepared(replace(request, pinned=None))
+        bound = bind_given_plan(tuple(replace(form, pinned=request.pinned) for form in forms))
+        if not isinstance(bound, str):
+            return bound
+    return choose_plan(prepared(request))
+
+
 def lower_plan(bound: BoundPlan) -> tuple[BoundPlan, Lowered]:
     """Lower a bound plan (a plan with its kernels); return (the plan that was lowered, its block programs).
 
@@ -157,7 +173,7 @@ def run(request: Request, dumped: Dumped | None = None) -> Realised:
     """
     dump = dumped or _no_dump
     dump("start", "tile", request.program.__str__)
-    bound = choose_plan(prepared(request))
+    bound = plan_request(request)
     dump("choose", "plan", lambda: "\n".join([*bound.plan.lines(), "", bound.choice.explain(), ""]))
     return realise(request, bound, dumped)
 

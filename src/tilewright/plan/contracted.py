@@ -48,7 +48,7 @@ def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> st
     `product` is the MMA, `write` the write, `facts` the analysed program. These are the reasons:
 
     - a loop carries values, or the MMA is block-diagonal;
-    - an operand is no read, or the accumulator does not start from a number;
+    - an operand is no read, such as a permuted one, or the accumulator does not start from a number;
     - the written memory is read too;
     - an access gathers, divides an index, or has bounds of its own;
     - a tensor has gaps between its rows.
@@ -59,7 +59,8 @@ def _why_not_plain(facts: Facts, product: ProductFacts, write: ValueFacts) -> st
         return "its loop carries more than one sum"
     if node.source is None or node.source.attrs.get("blocks", 1) > 1:
         return "its product is one of blocks"
-    if not (product.a.is_read and product.b.is_read and product.a.value != product.b.value):
+    operands = product.a.value, product.b.value
+    if operands[0] == operands[1] or any(facts.nodes[value].op != "read" for value in operands):
         return "its operands are not two reads of memory"
     if start is None or start.name != "fill" or not isinstance(start.attrs["value"], int | float):
         return "its sum does not start from a number"

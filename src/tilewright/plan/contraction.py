@@ -34,6 +34,8 @@ class Operand:
     otherwise: float | None = None
     constant: bool = False
     """True if its elements are the same at every launch: it is packed once, when it is bound."""
+    unpadded: tuple[Any, ...] = ()
+    """Its extents without the zeros that a copy adds after K; () if it has none."""
 
     @cached_property
     def conditions(self) -> list[tuple[int, Expr]]:
@@ -244,8 +246,8 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
 
     Digits are mixed-radix parts of dimensions; `merged_digit` indexes the merged dimension. It is possible if `digits`
     are the coordinates of adjacent memory dimensions, in order, and each but the first has the extent of its dimension.
-    The first coordinate may have an offset: [n + 1, p] becomes [P + np], where P is the extent of p. An operand without
-    `digits` is returned unchanged.
+    The first coordinate may have an offset: [n + 1, p] becomes [P + np], where P is the extent of p. None of them may
+    have zeros after K. An operand without `digits` is returned unchanged.
     """
     used = [d for d, e in enumerate(operand.coordinates) if e.symbols & set(digits)]
     if not used:
@@ -257,9 +259,14 @@ def _merge_in_operand(operand: Operand, digits: tuple[Symbol, ...], merged_digit
         return None
     if operand.coordinates[first + 1 : end] != digits[1:]:
         return None
-    shape = (*operand.shape[:first], operand.shape[first] * prod(inner), *operand.shape[end:])
+    if operand.unpadded and operand.unpadded[first:end] != operand.shape[first:end]:
+        return None
+    shape, unpadded = (
+        (*extents[:first], extents[first] * prod(inner), *extents[end:]) if extents else ()
+        for extents in (operand.shape, operand.unpadded)
+    )
     coordinates = (*operand.coordinates[:first], prod(inner) * shift + merged_digit, *operand.coordinates[end:])
-    return replace(operand, shape=shape, coordinates=coordinates)
+    return replace(operand, shape=shape, coordinates=coordinates, unpadded=unpadded)
 
 
 def pad_k(contraction: Contraction, group: int) -> Contraction:
@@ -304,7 +311,7 @@ def _pad_operand(operand: Operand, last: Symbol, padded_digit: Symbol) -> Operan
     (d,) = positions
     shape = (*operand.shape[:d], size(padded_digit), *operand.shape[d + 1 :])
     coordinates = (*operand.coordinates[:d], padded_digit, *operand.coordinates[d + 1 :])
-    return replace(operand, shape=shape, coordinates=coordinates)
+    return replace(operand, shape=shape, coordinates=coordinates, unpadded=operand.shape)
 
 
 def merged_digit_table(

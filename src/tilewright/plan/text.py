@@ -165,10 +165,9 @@ def _parse_kernel(statements: list[str]) -> Schedule:
     """Return the Schedule (plan) of one kernel from its statements.
 
     Raise an ArgumentError for an illegal or repeated statement, and for an unknown axis in `grid`, in `loops` or as the
-    point (time) of a copy. Raise one too for a plan without an axis, for a pipeline without an MMA statement, and for
-    `raster` without `grid`.
+    point (time) of a copy. Raise one too for a pipeline without an MMA statement, and for `raster` without `grid`.
     """
-    axes: dict[str, Axis] = {}
+    axes: list[Axis] = []
     values: dict[str, ValuePlacement] = {}
     products: dict[str, ProductUnit] = {}
     single_statements: dict[str, Any] = {}
@@ -177,7 +176,7 @@ def _parse_kernel(statements: list[str]) -> Schedule:
         for part in _parse_or_suggest(statement):
             match part:
                 case Axis() as axis:
-                    _add_once(axes, axis.name, axis, statement)
+                    _add_axis(axes, axis, statement)
                 case ValuePlacement() as value:
                     _add_once(values, value.name, value, statement)
                 case ProductUnit() as product:
@@ -189,15 +188,10 @@ def _parse_kernel(statements: list[str]) -> Schedule:
                     word = str(part).partition(" ")[0]
                     _add_once(single_statements, word, part, statement)
                     lines[word] = statement
-    if not axes:
-        quoted = shown("; ".join(statements), SHOWN)
-        raise ArgumentError(
-            f'plan: {quoted!r}: it has no axis; executable.text("plan") and `show --level plan` print plans'
-        )
     count, grouped_order, order = single_statements.get("raster", ("", "", ""))
     side, split_mma = single_statements.get("split", ("", None))
     plan = Schedule(
-        tuple(axes.values()),
+        tuple(axes),
         tuple(single_statements["grid"][0].split(", ")) if "grid" in single_statements else (),
         tuple(single_statements["loops"][0].split(", ")) if "loops" in single_statements else (),
         tuple(values.values()),
@@ -246,7 +240,7 @@ def _check_axis_names(plan: Schedule, lines: dict[str, str]) -> None:
             name, _, number = full.partition(".")
             if name not in axes:
                 raise ArgumentError(
-                    f"plan: there is no axis {name}; there are {', '.join(axes)}{did_you_mean(name, axes)}; "
+                    f"plan: there is no axis {name}; there are {', '.join(axes) or 'none'}{did_you_mean(name, axes)}; "
                     f"in `{lines[word]}`"
                 )
             loops = sum(cut.is_loop for cut in axes[name].splits)
@@ -438,11 +432,28 @@ def _parse_occupancy(statement: str) -> Occupancy:
     return Occupancy(**counts, persistent=persistent)
 
 
+def _add_axis(axes: list[Axis], axis: Axis, statement: str) -> None:
+    """Append `axis` to `axes`; raise an ArgumentError, which quotes `statement`, if they have such an axis already.
+
+    The plan of a grid program has two axes of a dimension if a loop is over the workgroup's tile of it: an axis with a
+    task, and one without.
+    """
+    is_task = axis.split("task") is not None
+    if any(a.name == axis.name and (a.split("task") is not None) == is_task for a in axes):
+        raise _repetition(axis.name, statement)
+    axes.append(axis)
+
+
 def _add_once(known: dict[str, Any], name: str, value: Any, statement: str) -> None:
     """Set `known[name]` to `value`; raise an ArgumentError, which quotes `statement`, if `known` has `name` already."""
     if name in known:
-        raise ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
+        raise _repetition(name, statement)
     known[name] = value
+
+
+def _repetition(name: str, statement: str) -> ArgumentError:
+    """Return the error for the `statement` of a plan that states `name` a second time."""
+    return ArgumentError(f"plan: {name} is said twice; in `{shown(statement, SHOWN)}`")
 
 
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:

@@ -69,6 +69,8 @@ class Lowered:
     """Copies of results from shared memory to arguments."""
     before: tuple[Lowered, ...] = ()
     """Programs that run before `program`. They write workspaces, which `program` takes as further arguments."""
+    unpadded: Mapping[str, tuple[Size, ...]] = field(default_factory=dict)
+    """The arguments that are copied with zeros after K: {name: extents without the zeros}."""
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tilewright.machine import Machine, MultiplyAtom, OpaqueOperand
 from tilewright.plan.block_list import BlockUnit, blockings
@@ -19,14 +19,21 @@ from tilewright.plan.tile_registers import tile_unit
 from tilewright.plan.validate import why_illegal, why_not_atom
 from tilewright.plan.vectors import vector_unit
 
+Unit = MultiplyAtom | LaneUnit
+"""A unit of a CPU: an MMA atom, or the SIMD unit with vectors along a dimension that A, B and the result share."""
 
-def choose(space: Contraction, machine: Machine, fixed: StatedTiles = FREE) -> RankedBlocks:
+
+def choose(
+    space: Contraction,
+    machine: Machine,
+    fixed: StatedTiles = FREE,
+    is_tried: Callable[[Unit], bool] = lambda unit: True,
+) -> RankedBlocks:
     """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return RankedBlocks.
 
-    All units of the machine are tried. A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B
-    and C share. The result also has the units that do not fit, with reasons, and the roofline: lower bounds of the
-    cycles, None if no unit fits. If N of `space` does not have exactly one digit (mixed-radix part), there are no
-    candidates and no roofline.
+    The units of the machine for which `is_tried` is true are tried. The result also has all units that do not fit, with
+    reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of `space` does not have exactly
+    one digit (mixed-radix part), there are no candidates and no roofline.
 
     `fixed` are the author's constraints. If no blocking meets them, they are ignored.
     """
@@ -36,7 +43,7 @@ def choose(space: Contraction, machine: Machine, fixed: StatedTiles = FREE) -> R
             machine, (), (Refusal("columns", f"they have {len(space.columns)} digits; one is handled"),), None
         )
     refused: list[Refusal] = []
-    units: list[MultiplyAtom | LaneUnit] = []
+    units: list[Unit] = []
     for atom in machine.multiply.values():
         why = why_not_atom(variant(space, atom), atom)
         if why is None:
@@ -48,15 +55,16 @@ def choose(space: Contraction, machine: Machine, fixed: StatedTiles = FREE) -> R
         units.append(lane_unit(space, machine))
     else:
         refused.append(Refusal("lanes", why))
-    candidates = list(_candidates(space, units, machine, fixed))
-    if not candidates and fixed != FREE and units:
-        candidates = list(_candidates(space, units, machine, FREE))
+    tried = list(filter(is_tried, units))
+    candidates = list(_candidates(space, tried, machine, fixed))
+    if not candidates and fixed != FREE and tried:
+        candidates = list(_candidates(space, tried, machine, FREE))
     candidates.sort(key=ordering_of(candidates))
     bound = roofline(space, machine, units) if units else None
     return RankedBlocks(machine, tuple(candidates), tuple(refused), bound)
 
 
-def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
+def variant(space: Contraction, atom: Unit) -> Contraction:
     """Return the index space in which `atom` computes a product: `space`, perhaps with taps merged into channels.
 
     `space` has M, N, K and the operands of the product. Its last filter dimension and its channels become one dimension
@@ -69,7 +77,7 @@ def variant(space: Contraction, atom: MultiplyAtom | LaneUnit) -> Contraction:
 
 
 def _candidates(
-    space: Contraction, atoms: list[MultiplyAtom | LaneUnit], machine: Machine, fixed: StatedTiles
+    space: Contraction, atoms: list[Unit], machine: Machine, fixed: StatedTiles
 ) -> Iterator[CostedBlocking]:
     """Yield a CostedBlocking (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
 
@@ -84,7 +92,7 @@ def _candidates(
                 yield CostedBlocking(blocking, suited, block_cost(suited, blocking, machine))
 
 
-def _unit(space: Contraction, atom: MultiplyAtom | LaneUnit, machine: Machine, fixed: StatedTiles) -> BlockUnit:
+def _unit(space: Contraction, atom: Unit, machine: Machine, fixed: StatedTiles) -> BlockUnit:
     """Return a BlockUnit: which tile sizes, task counts and ways to stage A are tried for a product with `atom`.
 
     `space` is the product's index space. `atom` is an MMA atom, or a LaneUnit: vectors along a dimension that A, B and

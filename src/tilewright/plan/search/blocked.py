@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewright.machine import Machine, MultiplyAtom
-from tilewright.plan.blocking import LANES, Blocking
+from tilewright.plan.blocking import LANES, Blocking, LaneUnit
 from tilewright.plan.contracted import contraction_of
 from tilewright.plan.contraction import Contraction, merge_columns, merge_rows, pad_k, size, with_known_sizes
 from tilewright.plan.facts import Facts
@@ -155,32 +156,35 @@ def _ranked_variants(
     order:
     - the operands as they are;
     - operands widened to the accumulator's type, if A is narrower, and the best blocking of the operands as they are is
-      by lanes or does not exist;
-    - for each vector atom that multiplies several neighbours along K: operands zero-padded to a multiple of that
-      number, if K is none already.
+      by lanes or does not exist; atoms compute this product;
+    - for each number of neighbours along K that vector atoms add: operands zero-padded to a multiple of that number,
+      if K is none already; only these atoms compute the padded product.
+
+    The atom of a plan therefore tells its variant: `space_for` finds it again.
     """
     ranked = choose(space, machine, fixed)
     yield Variant(space), ranked
-    takes_none = ranked.best is None
     if space.a.dtype.bits < space.sum_dtype.bits and (ranked.best is None or ranked.best.blocking.by_lanes):
-        wide = _widened(space)
-        by_atoms = choose(wide, machine, fixed)
-        fit = tuple(x for x in by_atoms.candidates if takes_none or not x.blocking.by_lanes)
-        copies = copy_kernel_cycles(space.a, wide.a, machine)
-        yield (
-            Variant(wide, copies, f"operands are widened from {space.a.dtype} to {space.sum_dtype} first"),
-            replace(by_atoms, candidates=fit),
-        )
+        wide = _widened_variant(space, machine)
+        yield wide, choose(wide.space, machine, fixed, lambda unit: not isinstance(unit, LaneUnit))
     for group in sorted({atom.shape[2] for atom in machine.multiply.values() if _is_vector_atom_for(atom, space)}):
-        padded = pad_k(space, group)
-        if padded is not space:
-            yield _padded_variant(space, padded, machine), choose(padded, machine, fixed)
+        if (padded := _padded_variant(space, group, machine)) is not None:
+            yield padded, choose(padded.space, machine, fixed, partial(_adds_neighbours, space, group))
 
 
-def _widened(space: Contraction) -> Contraction:
-    """Return the index space `space` of a product with both operands widened to the accumulator's type."""
+def _adds_neighbours(space: Contraction, group: int, unit: MultiplyAtom | LaneUnit) -> bool:
+    """True if `unit` is a vector atom for the operands of `space` that adds exactly `group` neighbours along K."""
+    return isinstance(unit, MultiplyAtom) and _is_vector_atom_for(unit, space) and unit.shape[2] == group
+
+
+def _widened_variant(space: Contraction, machine: Machine) -> Variant:
+    """Return a product with both operands widened to the accumulator's type as a Variant.
+
+    `space` is the product's index space. Only the copy of A is counted in the cycles.
+    """
     a, b = (replace(operand, dtype=space.sum_dtype) for operand in (space.a, space.b))
-    return replace(space, a=a, b=b)
+    note = f"operands are widened from {space.a.dtype} to {space.sum_dtype} first"
+    return Variant(replace(space, a=a, b=b), copy_kernel_cycles(space.a, a, machine), note)
 
 
 def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
@@ -192,16 +196,18 @@ def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
     return (atom.a.dtype, atom.b.dtype) == (space.a.dtype, space.b.dtype) and atom.shape[0] == 1
 
 
-def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -> Variant:
-    """Return a product with K zero-padded as a Variant: its index space, the cycles to copy operands first, and a note.
+def _padded_variant(space: Contraction, group: int, machine: Machine) -> Variant | None:
+    """Return a product with K zero-padded to a multiple of `group` as a Variant; None if K needs no zeros, or cannot
+    have them.
 
-    `space` is the product's index space, `padded` the same with the longer K. Only the copy of A is counted in the
-    cycles.
+    `space` is the product's index space. Only the copy of A is counted in the cycles.
     """
-    last, longer = space.depth[-1], padded.depth[-1]
+    padded, last = pad_k(space, group), space.depth[-1]
+    if padded is space:
+        return None
     note = (
-        f"{space.a.name} and {space.b.name} are copied with zeros after {last.name}: {size(longer)} instead of "
-        f"{size(last)}"
+        f"{space.a.name} and {space.b.name} are copied with zeros after {last.name}: {size(padded.depth[-1])} instead "
+        f"of {size(last)}"
     )
     return Variant(padded, copy_kernel_cycles(space.a, padded.a, machine), note)
 
@@ -246,9 +252,9 @@ def space_for(plan: Schedule, space: Contraction, machine: Machine) -> Variant:
         return Variant(merge_rows(space))
     chosen = Variant(space)
     if (atom.a.dtype, atom.b.dtype) != (space.a.dtype, space.b.dtype) and atom.a.dtype is space.sum_dtype:
-        chosen = Variant(_widened(space))
-    elif _is_vector_atom_for(atom, space) and (padded := pad_k(space, atom.shape[2])) is not space:
-        chosen = _padded_variant(space, padded, machine)
+        chosen = _widened_variant(space, machine)
+    elif _is_vector_atom_for(atom, space):
+        chosen = _padded_variant(space, atom.shape[2], machine) or chosen
     return replace(chosen, space=variant(merge_rows(chosen.space), atom))
 
 

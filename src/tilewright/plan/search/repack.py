@@ -235,11 +235,11 @@ def _merge_tap(
     Elements along the merged dimension are contiguous in memory: all channels of the first filter tap, then all of the
     second. Channels are padded until bulk copies can read the row strides. `facts` is an analysed convolution, `p` its
     MMA, `reads` are its A and B; a RowCopy has the size of a copy. None if no filter dimension is next to the channels
-    in both operands.
+    in both operands, or if a loop that carries more than sums is over one of the two.
     """
-    pitch = bulk_pitch(machine)
-    for tap in (d for d in p.k if all(len(n.place.coords) > 1 for n in reads)):
-        channel = next((d for d in p.k if d != tap and all(n.place.row == ((d, 1),) for n in reads)), None)
+    pitch, dims = bulk_pitch(machine), p.k - facts.loops.keys()
+    for tap in (d for d in dims if all(len(n.place.coords) > 1 for n in reads)):
+        channel = next((d for d in dims if d != tap and all(n.place.row == ((d, 1),) for n in reads)), None)
         if channel is None and all(n.place.row == () for n in reads):
             channel = tap  # one channel: the run is that of the taps
         lines = [dict(n.place.coords[-2]) for n in reads]
@@ -302,12 +302,14 @@ def _im2col(
     """Copy operands as im2col does: each row of a copy has all of K; return (Facts of the new program, RowCopies).
 
     `facts` is the analysed program, `p` its MMA, `reads` are A and B; a RowCopy has the size of a copy. Return text
-    (why not) if K has one dimension only, or if the copies move more than MOST_COPIED (2) times the bytes that the
-    program moves.
+    (why not) if K has one dimension only, if a loop that carries more than sums is over a dimension of K, or if the
+    copies move more than MOST_COPIED (2) times the bytes that the program moves.
     """
     k_dims = [d for d in map(str, facts.order) if d in p.k]
     if len(k_dims) < 2:
         return "K is one dimension"
+    if looped := sorted(p.k & facts.loops.keys()):
+        return f"the loop over {', '.join(looped)} carries more than sums"
     run, length = k_dims[-1], facts.size(p.k)
     accesses, copies = {}, []
     for n in reads:
