@@ -24,9 +24,9 @@ def choose(space: Contraction, machine: Machine, fixed: StatedTiles = FREE) -> R
     """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return RankedBlocks.
 
     All units of the machine are tried. A unit is an MMA atom, or the SIMD unit with vectors along a dimension that A, B
-    and C share. The result also has the units that do not fit, with reasons, and the roofline: lower bounds of the
-    cycles, None if no unit fits. If N of `space` does not have exactly one digit (mixed-radix part), there are no
-    candidates and no roofline.
+    and C share. Dimensions of M are merged first where memory allows. The result also has the units that do not fit,
+    with reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of `space` does not have
+    exactly one digit (mixed-radix part), there are no candidates and no roofline.
 
     `fixed` are the author's constraints. If no blocking meets them, they are ignored.
     """

@@ -26,8 +26,9 @@ from tilewright.plan.vectors import step_cycles
 def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Predict the time of a blocking (tile sizes, loop order) of one product on a CPU; return a Cost.
 
-    The Cost has the cycles of the busiest core, by cause: MMAs, memory, staging of A, stores, launch, packing of B.
-    Packing is 0 if B is constant, as it is then packed before the launch. `space` is the product's index space.
+    The Cost has the cycles of the busiest core, by cause: MMAs, staging of A, stores, launch, packing of B, and memory,
+    which is the rest of the predicted time. Packing is 0 if B is constant, as it is then packed before the launch.
+    `space` is the product's index space.
     """
     shape, limits, workers = task_shape(space, blocking), machine.limits, cores(machine)
     mma = shape.repeats * _task_mma_cycles(space, blocking, machine, shape) + _task_overhead(blocking, machine)

@@ -95,8 +95,8 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     """Yield CPU candidates for a program of one product: one per blocking (tile sizes) that fits a unit of the machine.
 
     A unit is the machine's tile registers or vectors. Yields nothing on a machine with lanes (a GPU), if the program
-    has no product, if it logs, or if its elements must be computed in order. If no blocking fits, or this rule does not
-    cover the program, `ranking` (the search's result) gets the reason. The number of candidates is added to
+    has no product, if it logs, or if its elements must be computed in order. `ranking` (the search's result) gets the
+    reason if no blocking fits, or if this rule does not cover the program. The number of candidates is added to
     `ranking.timed`, unless a size is open (known only at the call).
     """
     if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
@@ -153,11 +153,14 @@ def _ranked_variants(
 
     `space` is the product's index space; blockings follow the author's constraints `fixed`. The pairs come in this
     order:
+
     - the operands as they are;
     - operands widened to the accumulator's type, if A is narrower, and the best blocking of the operands as they are is
       by lanes or does not exist;
-    - for each vector atom that multiplies several neighbours along K: operands zero-padded to a multiple of that
-      number, if K is none already.
+    - for each vector atom that multiplies several neighbours along K: operands with K zero-padded to a multiple of the
+      number of neighbours, if K is not such a multiple already.
+
+    The blockings of a pair may be none.
     """
     ranked = choose(space, machine, fixed)
     yield Variant(space), ranked
@@ -209,8 +212,8 @@ def _padded_variant(space: Contraction, padded: Contraction, machine: Machine) -
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    `space` is the product's index space. Nothing is yielded, and `ranking` (the search's result) gets the reason, in
-    these cases:
+    `space` is the product's index space. Blockings are ranked at typical sizes; the author's constraints do not count.
+    Nothing is yielded, and `ranking` (the search's result) gets the reason, in these cases:
 
     - the machine has no tile registers;
     - no extent of M is known only at the call, or one of the two innermost extents of M is;

@@ -80,5 +80,5 @@ def _first_candidates(ranking: Ranking) -> tuple[Candidate, ...]:
 
 
 def _written(cycles: float, plan: Schedule) -> Candidate:
-    """Return a Candidate (predicted cycles, and a function that returns the plan) for a `plan` that exists already."""
+    """Return a Candidate (predicted cycles, and a function that returns the plan) for the plan `plan`."""
     return Candidate(cycles, lambda: plan)

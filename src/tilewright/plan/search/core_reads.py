@@ -25,9 +25,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:
     """Return the cycles of one core to move `moved` bytes that L1 does not hold, to or from L2 and memory.
 
-    `needed` is the number of bytes that are used in turn, and so compete for L2: it decides which share of `moved`
-    misses L2 and goes to memory. Bytes that L2 holds move at L2's rate divided by `slower`. `limits` has the machine's
-    rates.
+    `needed` is the number of bytes that a task uses before it uses the same byte again: the more there are, the larger
+    the share of `moved` that misses L2 and goes to memory. Bytes that L2 holds move at L2's rate divided by `slower`.
+    `limits` has the machine's rates.
     """
     misses = missing_share(needed, l2(limits))
     return moved * (misses / limits.far_rate + (1 - misses) * slower / limits.l2_rate)
@@ -53,7 +53,7 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
     """Return the factor (1 or more) by which loads of A into tile registers are slower than L2's rate.
 
     A load of `atom` reads `rows` separate rows of A, which start `stride` bytes apart. Loads are slower still in two
-    cases: the rows fall into so few sets of L1 that it cannot hold a cache line of each; and loads bypass L1
+    cases: the rows fall into so few sets of L1 that L1 cannot hold a cache line of each; and loads bypass L1
     (`streams`). The factor is 1 for atoms without tile registers.
     """
     if not isinstance(atom.c, OpaqueOperand):
@@ -93,9 +93,10 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
 def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of one core that a task (one thread's work) takes beside its MMAs, such as stores of tiles.
 
-    It is a fixed time per task, plus a time per accumulator tile. Tiles in tile registers are stored in every iteration
-    of a K loop; those in vector registers cost a fixed time, as their stores count with their MMAs. `kernel` is a
-    kernel without a pipeline on a CPU; it must have an MMA.
+    It is a time per task, plus a time per accumulator tile in each iteration of the loops around its MMA. The time per
+    tile includes its store if the tile is in tile registers; for vector registers it is a constant, as stores count
+    with the MMAs. `kernel` is a kernel without a pipeline on a CPU. It must have an MMA; an MMA without an atom adds no
+    tiles.
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
     total = 0.0
@@ -129,10 +130,11 @@ def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def is_packed_before(kernel: UniformKernelSchedule, op: Op) -> bool:
-    """True if a kernel of its own packs B of the MMA `op` before this one, for all tasks.
+    """True if B of the MMA `op` counts as packed for all tasks by a kernel that runs before this one.
 
     Atoms that read several neighbours along K always want B packed. For other atoms, B is packed on a CPU if it is not
     contiguous along N and several tasks read it. False if the atom reads shared memory, or if the MMA has no atom.
+    Whether tasks split N within an accumulator tile, and so have to pack B themselves, is not checked.
     """
     microkernel, axes = kernel.products[op], kernel.axes_of(op)
     if microkernel is None or microkernel.slab or isinstance(axes, str):
@@ -243,9 +245,9 @@ def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
 
 
 def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:
-    """Return (bytes of A, bytes of B): how much one iteration of a task reads for the MMA `op`, for one batch element.
+    """Return (bytes of A, bytes of B) that one iteration of a task reads for the MMA `op`, for one batch element.
 
-    `axes` says which dimensions of the MMA are M, N and K.
+    If the task loops over accumulator tiles, all of K counts. `axes` says which dimensions of the MMA are M, N and K.
     """
     size = kernel.facts.number_of
 
@@ -303,7 +305,10 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
 
 
 def _share_of_sets(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes) -> float:
-    """Return the share of L1's sets that the rows of an accumulator tile's B use; 1 if B is packed or computed."""
+    """Return the share (above 0, at most 1) of L1's sets that B of one accumulator tile uses.
+
+    Rows of B a power of two apart fall into few sets. The share is 1 if B is packed or computed.
+    """
     b = read_of(kernel.facts, axes.operands(op)[1])
     if b is None or microkernel.k_pack > 1 or _lies_across_n(kernel, op, axes):
         return 1.0

@@ -42,8 +42,8 @@ def kernels_of_cores(
 
     With `in_registers`, the first candidates have no K loops but those of the author, so that accumulators may stay in
     registers over all of K. Without it, only candidates are yielded whose accumulators go through memory between K
-    tiles. Yields nothing on a machine with lanes (a GPU). Dimensions that the grid cannot split are noted in `ranking`
-    (the search's result) with the reason.
+    tiles. Yields nothing on a machine with lanes (a GPU). `ranking` (the search's result) gets the reason for each
+    dimension that the grid cannot split; `ranking.timed` is incremented for each candidate.
     """
     if machine.lanes is not None:
         return
@@ -54,10 +54,9 @@ def kernels_of_cores(
             ranking.reject(f"tasks over {d}", why)
 
     def of_whole_tasks(k_tiles: Mapping[Expr, int]) -> dict[Op, Microkernel | None]:
-        """Return {MMA: microkernel (atom and accumulator tile), or None if no atom fits} for tasks that have whole
-        dimensions of the grid.
+        """Return {MMA: microkernel (atom and accumulator tile)} for tasks that have all of each dimension of the grid.
 
-        `k_tiles` maps each looped dimension to its elements per iteration.
+        The value is None if no atom fits the MMA. `k_tiles` maps each looped dimension to its elements per iteration.
         """
         return microkernels(facts, machine, lambda d: size(d) if d in facts.cut else k_tiles.get(d) or size(d))
 
@@ -78,16 +77,15 @@ def kernels_of_cores(
 def _k_tiles(
     facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: dict[Expr, int]
 ) -> Iterator[dict[Expr, int]]:
-    """Yield choices of {loop dimension: elements per iteration}: copies of `loops` in which the K tile of one MMA is
-    shorter.
+    """Yield choices of {loop dimension: elements per iteration}: copies of `loops` with a shorter K tile of one MMA.
 
     Tiles are chosen for the caches: B of one column of accumulator tiles then takes half of L1 or all of it, or a
     quarter or half of L2. The loop keeps at least FEWEST_K_TILES (4) iterations. An MMA without a K loop gets one, if
     its operands can be computed tile by tile.
 
-    Some MMAs are left as they are: those whose loop carries more than accumulators, has a stated tile, or has an extent
-    known only at the call; and those that reduce further dimensions. `products` maps each MMA to its microkernel (atom
-    and tile).
+    Some MMAs get no shorter tile: those without an atom; those whose loop carries more than accumulators, has a stated
+    tile, or has an extent known only at the call; and those that reduce further dimensions. `products` maps each MMA to
+    its microkernel (atom and tile).
     """
     size = facts.number_of
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}

@@ -38,9 +38,9 @@ def count_work(
 ) -> Work | None:
     """Count the work of a pipelined kernel; return a Work: cycles and bytes per iteration, per epilogue and in all.
 
-    None if no MMA's result is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` has the
-    registers live in a lane and the MMAs whose results are written. `placed` has the bytes copied for operands.
-    `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
+    None if no MMA's result is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` says which
+    MMAs' results are written, and which MMAs wait for another. `placed` has the bytes copied for operands. `phases`
+    maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
     operands, if bulk copies do not.
     """
     lanes = LaneCycles(t)
@@ -71,7 +71,8 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
     """Return a ResultRows: the rows of global memory into which a workgroup writes one accumulator tile.
 
     `last` is the tile of the MMA that computes the result. The ResultRows has the number of rows, the elements per row,
-    the bytes per element, and the bytes between rows. `t` (a Tiling) has the kernel's tile sizes.
+    the bytes per element (of the widest result), and the greatest number of bytes that divides all distances between
+    rows. `t` (a Tiling) has the kernel's tile sizes.
     """
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
@@ -86,7 +87,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
     `t` (a Tiling) has the tile sizes. `last` is the MMA that computes the result, `result` the rows of one accumulator
     tile in memory, `blocks` the number of accumulator tiles per workgroup. `lanes` is the number of ALU cycles per
     accumulator tile for elementwise work after the MMA. `reduces` says that lanes reduce the result before it is
-    stored.
+    stored. On a machine without bulk stores, stores count nothing; stores by lanes (`by_lanes`) are never filled in.
     """
     machine, limits, store = t.machine, t.machine.limits, t.machine.bulk_store
     width = result.columns * result.bytes

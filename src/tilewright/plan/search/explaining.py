@@ -22,7 +22,8 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
     """Return the lines of `explain`: predicted time and roofline, limits of the best candidate, and refusals.
 
     There is one line per refusal, which is a slower candidate or a rejected choice. If the ranking has no candidate,
-    the first line is "no plan", and the other lines are the refusals.
+    the first line is "no plan", and the other lines are the refusals. The best candidate's kernels must not be
+    BlockedKernelSchedules.
     """
     best = ranking.best
     if best is None:
@@ -39,7 +40,8 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 def refusals(ranking: Ranking) -> list[Rejected]:
     """Return a list of Rejected (a choice, and why it was not made) to explain why the best candidate was chosen.
 
-    In this order:
+    They come in this order:
+
     - up to NEXT (3) slower tile sizes of the best candidate's family (same rewrites of the program, same kinds of
       kernels);
     - the fastest candidate of each other family, with its time relative to the best;

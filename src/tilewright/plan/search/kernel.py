@@ -56,7 +56,7 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if the grid splits M and N of all MMAs, and no M of one MMA is N or K of another.
+        """True if the grid splits M and N of all MMAs, and each of these dimensions has the same role in every MMA.
 
         Only such a kernel has a raster (an order in which the grid visits tiles of C).
         """
@@ -77,9 +77,9 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     """Yield (PlanCandidate, its Work) for each pipeline with which a tiling fits registers and shared memory.
 
     `t` is the Tiling (tile sizes); `best` is the time of the best candidate so far, in cycles. Yields nothing in five
-    cases: the tiling's lower bound exceeds `best`; some MMA has no atom that fits; a tile is a box (rectangle) of
-    output positions without a halo tile; no accumulator is written; rows of the result cannot be stored. The number of
-    pipelines is added to `ranking.timed`.
+    cases: a lower bound of the tiling's time exceeds `best`; some MMA has no atom that fits; a tile is a box
+    (rectangle) of output positions without a halo tile; no accumulator is written; rows of the result cannot be stored.
+    `ranking.timed` is incremented for each pipeline, and `ranking` gets the reasons for pipelines that do not fit.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -107,10 +107,10 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
     """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
-    Bulk copies can if they can cut a row into pieces. Lanes can under two conditions: the
-    tile has exactly all columns; and elements past the last column would be in bounds of memory, so that padding could
-    not be dropped. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes
-    the result.
+    True on a machine without bulk stores. Bulk copies can store a row if they can cut it into pieces. Lanes can under
+    two conditions: the tile has exactly all columns; and elements past the last column would be in bounds of memory, so
+    that padding could not be dropped. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in
+    `live.results` computes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -205,11 +205,16 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    These are the adjustments. A raster (order in which the grid visits tiles of C) that is worse than the best makes
-    copies longer. An A that stays in registers is not read from shared memory again. Iterations that are skipped
-    because an operand is out of bounds are subtracted, except with ping-pong or halo tiles. With ping-pong, tasks also
-    do the iterations that masks would skip. With a halo tile (input patch) of A, a stage of B has several filter taps,
-    or all of B is copied once per core. `placed` has the operands in shared memory.
+    There are five adjustments:
+
+    - A raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer.
+    - An A that stays in registers is not read from shared memory again.
+    - Iterations that are skipped because an operand is out of bounds are subtracted, except with ping-pong or halo
+      tiles.
+    - With ping-pong, tasks also do the iterations that masks would skip.
+    - With a halo tile (input patch) of A, a stage of B has several filter taps, or all of B is copied once per core.
+
+    `placed` has the operands in shared memory.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -258,11 +263,10 @@ def _share_read_alone(kernel: KernelSchedule) -> float:
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the L2 cycles of one core to copy the part of operand B that one task reads, for a kernel that loads A as
-    halo tiles.
+    """Return the L2 cycles to copy the tile of B that one task reads, for a kernel that loads A as halo tiles.
 
-    The part has all filter taps and input channels, and the columns of the task's tile. A halo tile is an input patch;
-    `placed` must have one.
+    They are the cycles of one core. The tile of B has all filter taps and input channels, and the columns of the task's
+    tile of C. A halo tile is an input patch; `placed` must have one.
     """
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
@@ -290,10 +294,11 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Wrap a kernel as a PlanCandidate with its predicted cycles and sort key; note if memory bandwidth limits it.
+    """Return a kernel as a PlanCandidate, with its predicted cycles and its sort key.
 
     The cycles are predicted from `work` (its cycles and bytes). `extra` cycles are added, such as for merging the
-    partial results of split-K.
+    partial results of split-K. The candidate has a copy of `kernel`, with `at_memory_bound` set if memory bandwidth
+    limits its time.
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_memory_bound(kernel, work, time))

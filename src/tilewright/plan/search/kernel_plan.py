@@ -49,7 +49,7 @@ class KernelPlan:
     def plan(self) -> Schedule | Rejected:
         """Return the plan (a Schedule) of the kernel; or a Rejected that names the feature that the lowering lacks.
 
-        The lowering is the code generator. A program with halo tiles gets its plan from `_halo_plan`.
+        The lowering is the code generator. A kernel with halo tiles gets its plan from `_halo_plan`.
         """
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not_mmas_or_split()
         if why:
@@ -100,9 +100,9 @@ class KernelPlan:
     def _grid_dims(self) -> list[Expr]:
         """Return the program dimensions that become axes of the plan's grid, as a list in the order of the axes.
 
-        These are the dimensions that the grid can split, and an M of one element. If the grid splits M and N of all
-        MMAs, the dimensions of C come last; those of one element that all accumulators have are then included.
-        Dimensions that only some carried values of a loop with split-K have are left out.
+        They are the dimensions that the grid can split, and an M of one element. If the grid splits M and N of all
+        MMAs, the dimensions of C come last, and include dimensions of one element that all accumulators have. With
+        split-K of a loop, dimensions that only some of the loop's carried values have are left out.
         """
         cut = self._with_unit_rows([d for d in self.facts.cut if d not in self._dims_of_some_states()])
         if not self.kernel.cuts_both:
@@ -153,7 +153,8 @@ class KernelPlan:
     def _dims_before_m(self, tasks: list[Expr]) -> list[str]:
         """Return the names of the grid dimensions before M of the first MMA, such as batch and heads of attention.
 
-        `tasks` are the dimensions of the grid, in order. Return [] if the grid does not split M.
+        `tasks` are the dimensions of the grid, in order. Return [] if the grid does not split M. Every MMA must have an
+        M.
         """
         rows = next(iter(self.axes.values()))
         assert isinstance(rows, Axes)
@@ -308,8 +309,8 @@ class KernelPlan:
     def _halo_plan(self) -> Schedule | Rejected:
         """Return the plan (a Schedule) of a convolution that loads A as halo tiles.
 
-        A halo tile is an input patch, loaded once for all filter taps; a workgroup computes the box (rectangle) of
-        output positions that it serves. B is loaded in stages of some filter taps each, or once if B is resident.
+        A halo tile is an input patch, loaded once for all filter taps. A workgroup computes the box (rectangle) of
+        output positions that need this patch. B is loaded in stages of some filter taps each, or once if B is resident.
         Return a Rejected instead if a stage has several taps along a dimension that is no axis of the plan.
         """
         windows = ((halo_window(self.t.o, c), tile) for c, tile in self.t.pairs() if tile.level == GRID)

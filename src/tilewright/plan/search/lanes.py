@@ -26,11 +26,12 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     """Yield GPU candidates of one kernel for a program without MMAs (elementwise, or reductions of rows).
 
     There is one candidate. If starting its tasks (workgroups' tiles) takes longer than moving their bytes, there is a
-    second one with larger tasks, unless sizes are known only at the call or tasks run in the program's order. Yield
+    second one with larger tasks, unless sizes are known only at the call or tasks run in the program's order. Yields
     nothing if the program has MMAs, or on a machine without lanes (a CPU). `ranking.timed` is incremented for each
     candidate.
 
-    For one half of a program that is split into two kernels, `_kernel_of_half` gives at most one candidate instead.
+    For one half of a program that is split into two kernels, `_kernel_of_half` gives at most one candidate instead;
+    `ranking.timed` is then incremented even without a candidate.
     """
     if facts.products or machine.lanes is None:
         return

@@ -87,10 +87,10 @@ def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
 
 
 def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the last MMAs (node numbers): their accumulators are written, and no other MMA uses them.
+    """Return the MMAs (node numbers) whose accumulators are written and used by no other MMA, in the order of `order`.
 
-    Another MMA uses one if it computes an operand from it, or adds to it. `order` has all MMAs; `into` maps an MMA to
-    the MMA whose accumulator it adds to. `facts` is the analysed program.
+    Another MMA uses an accumulator if it computes an operand from it, or adds to it. `order` has all MMAs; `into` maps
+    an MMA to the MMA whose accumulator it adds to. `facts` is the analysed program.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = _nodes_behind_writes(facts)

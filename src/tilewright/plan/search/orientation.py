@@ -111,7 +111,8 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
 
     `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible in two cases: no atom takes the
     operands of some MMA in this orientation; or lanes compute an operand A from reads, and bulk copies cannot load some
-    operand. The reason is noted in `ranking` (the search's result). `facts` is the analysed program.
+    operand. `ranking` (the search's result) gets the reason. It also gets the reason if lanes have to load operands
+    because bulk copies cannot. `facts` is the analysed program.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -153,7 +154,8 @@ def _oriented_product(
 
     `sides` is (dimensions on the atom's rows, dimensions on its columns, the operand with the rows, the operand with
     the columns). With `a_in_registers`, only atoms that take the operand with the rows from registers count. If an
-    asynchronous atom fits, `atoms` has asynchronous atoms only.
+    asynchronous atom fits, `atoms` has asynchronous atoms only. `kept_atoms` has atoms that take A from registers, if
+    both operands are contiguous along K and `a_in_registers` is False.
     """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source

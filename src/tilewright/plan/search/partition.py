@@ -27,8 +27,8 @@ TIMES_WHOLE = 16
 class GraphCut:
     """A program split at a value into two kernels: its name in `explain`, the facts of both, the MMA next to the value.
 
-    `after` names the last MMA of the first kernel. It is empty if the lowering cannot split there, which is so in these
-    cases:
+    `after` names the last MMA of the first kernel. It is empty if the lowering cannot split there, in these cases:
+
     - the first kernel has no MMA, or not the program's first ones;
     - the first kernel reduces or scans an MMA's result;
     - a loop carries an accumulator of the first kernel, and has MMAs of the second;

@@ -90,12 +90,11 @@ class RankedBlocks:
 
 
 def compare_blocks(ranked: RankedBlocks) -> Comparison:
-    """Return the Comparison of the first of the ranked blockings (tile sizes): how it compares with the roofline and
-    others.
+    """Return a Comparison of the first of the ranked blockings (tile sizes) with the roofline and with other blockings.
 
-    `ranked` must have at least one blocking. The Comparison names up to three blockings that may be as fast. It has
-    refusals, with reasons, for illegal variants of the first blocking, for clearly slower blockings, and for units that
-    do not fit.
+    `ranked` must have at least one blocking and a roofline. The Comparison names up to three blockings that may be as
+    fast. It has refusals, with reasons, for illegal variants of the first blocking, for clearly slower blockings, and
+    for units that do not fit.
     """
     best, bound, machine = ranked.best, ranked.bound, ranked.machine
     assert best is not None

@@ -77,8 +77,7 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipel
 
 
 def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline, batch: int) -> tuple[int, int]:
-    """Return (groups along the rows, groups along the columns): how a workgroup's wave groups divide its tile in a
-    given plan.
+    """Return (wave groups along the rows, wave groups along the columns) of a workgroup's tile in a given plan.
 
     A wave group, such as a warpgroup, has the waves of one atom. `units` are the plan's `mma` statements, `pipeline` is
     its pipeline. If `batch`, the number of GEMMs per tile, is above 1, all wave groups lie along the rows. With

@@ -27,13 +27,12 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Repacked]:
-    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of the
-    program's MMA.
+    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for operands of its MMA.
 
     The new layout suits asynchronous bulk copies, or is read faster. Constant operands are repacked once, when they are
-    bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result). Yields nothing in
-    three cases: the analysed program `facts` is half of a split program; the machine has no bulk copies; or the program
-    has several MMAs, which is noted in `ranking`.
+    bound, and cost nothing. `ranking` (the search's result) gets the reason for each layout that does not apply. Yields
+    nothing in three cases: the analysed program `facts` is half of a split program; the machine has no bulk copies; or
+    the program has several MMAs, which is noted in `ranking`.
     """
     if facts.part or not bulk_pitch(machine):
         return
@@ -132,10 +131,10 @@ def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts],
 
 
 def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int) -> bool:
-    """True if the MMA `p` has several K dimensions, and rows of an operand in memory run along one shorter than a slab.
+    """True if the MMA `p` has several K dimensions, and an operand's rows in memory run along one of less than a slab.
 
-    `place` is the access of operand A or B; `slab` is the number of elements in a row of shared memory. A row in memory
-    that a sliding window reads runs along several dimensions. `facts` is the analysed program.
+    `place` is the access of operand A or B; a slab is a row of shared memory, of `slab` elements. A row in memory that
+    a sliding window reads runs along several dimensions. `facts` is the analysed program.
     """
     return len(p.k) > 1 and any(d in p.k and facts.extents[d] < slab for d, _ in place.row)
 
@@ -204,9 +203,9 @@ def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
     """Pad rows of operands in memory, so that bulk copies can read them; return (Facts of the new program, RowCopies).
 
-    An operand is padded, and has a RowCopy (the size of a copy), if bulk copies cannot read its row stride. If they can
-    read those of both operands, text is returned instead. `facts` is the analysed program; the new Facts describe it on
-    the padded operands. `reads` are A and B of the MMA.
+    An operand is padded, and has a RowCopy (the size of a copy), if bulk copies cannot read its row stride. If bulk
+    copies can read the row strides of both operands, text that says so is returned instead. `facts` is the analysed
+    program; the new Facts describe it on the padded operands. `reads` are A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:

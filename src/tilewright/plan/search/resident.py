@@ -25,7 +25,8 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
     - bytes moved again: spills, and rows that are read again;
     - shared memory traffic of rows and windows, loads of windows, and cycles for partly used cache lines;
     - waits of scans by one lane;
-    - arithmetic that overlaps nothing, if all workgroups of a core run at once.
+    - arithmetic that overlaps nothing, if all workgroups of a core run at once and read rows again;
+    - cycles in which the machine starts the workgroups.
 
     `work` must have exactly one phase (loop nest). It is returned unchanged if the machine's description has no such
     costs.
@@ -66,7 +67,7 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def start_cycles(machine: Machine, tasks: int, at_a_time: int) -> float:
-    """Return the cycles in which a machine starts workgroups one after another; the first ones are not counted.
+    """Return the cycles in which a machine starts workgroups one after another, without those started by the launch.
 
     There are `tasks` workgroups, of which each core runs `at_a_time` at a time. As many as run on all cores at once
     start with the launch. 0 on a CPU, which starts no workgroups.
@@ -177,7 +178,8 @@ def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> boo
 def _result_elements(kernel: UniformKernelSchedule) -> float:
     """Return the number of elements that all workgroups together write in one loop iteration, of the largest result.
 
-    Without loops, that is the whole result. Each loop divides it by the dimension's extent over the tile.
+    Without loops, that is the whole result. A loop over n of the d elements of a dimension per iteration multiplies the
+    number by n / d, whether or not the result has this dimension.
     """
     size, facts = kernel.facts.number_of, kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
@@ -187,8 +189,9 @@ def _result_elements(kernel: UniformKernelSchedule) -> float:
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
     """Return the fraction (0 to 1) of a lane's live values that do not fit in its registers.
 
-    `lanes` is the number of lanes per workgroup; `work` is the kernel's counted work, with the number of workgroups. 0
-    on a machine whose description has no register file.
+    A core is taken to run as many lanes as the machine's costs say. `lanes` is the number of lanes per workgroup;
+    `work` is the kernel's counted work, with the number of workgroups. 0 on a machine whose description has no register
+    file.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes

@@ -63,7 +63,10 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
 
 
 def _start_from_zero(facts: Facts) -> bool:
-    """True if no MMA of an analysed program starts from a constant other than zero."""
+    """True if no MMA of an analysed program starts from a constant other than zero.
+
+    True also if an MMA starts from a value that is no constant.
+    """
     starts = [facts.nodes[facts.nodes[p.node].args[2]] for p in facts.products if len(facts.nodes[p.node].args) > 2]
     fills = [n.source for n in starts if n.op == "fill" and n.source is not None]
     return all(op.attrs["value"] == 0 for op in fills)
@@ -174,8 +177,8 @@ def _shortens_grid(t: Tiling, parts: Parts) -> bool:
 def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
     """True if one of `others` is at least as good as `parts`: it has more parts, and takes as many rounds of the grid.
 
-    More parts are shorter, so that its rounds are too. A round is one workgroup per core. `t` (a Tiling) has the number
-    of workgroups without split-K.
+    More parts are shorter, and so are their rounds. A round is one workgroup per core. `t` (a Tiling) has the number of
+    workgroups without split-K.
     """
     cores = t.machine.limits.cores or 1
     waves = ceil(t.tasks * parts.count / cores)
@@ -204,8 +207,7 @@ def flat_dim(facts: Facts, dims: Sequence[str]) -> str | None:
 
 
 def _class_of(t: Tiling, dim: str) -> int:
-    """Return the index of the class of dimensions that has `dim`; if `dim` was split into digits, of the class with a
-    digit.
+    """Return the index of the class of dimensions that has `dim`, or a digit of `dim`.
 
     A class is dimensions with the same role, such as M or K, in every MMA. Digits are mixed-radix parts of a dimension.
     `t` (a Tiling) has the classes.

@@ -107,10 +107,10 @@ def _atom_widths(o: Orientation, c: DimClass) -> tuple[int, ...]:
 def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
     """Return the AxisTiles of the class `c` of dimensions that are legal and meet the author's constraints.
 
-    Dimensions of `c` have the same role (such as M or K) in every MMA. A grid tile that extends past the end of `c` is
-    legal only if writes drop the elements past the end. `rows` is the tile size to try along the atom's rows, `columns`
-    are those along its columns (the extents of atoms). `o` (an Orientation) says which of M and N lies on the atom's
-    rows.
+    Dimensions of `c` have the same role (such as M or K) in every MMA. Constraints are not checked for a class that is
+    M, N or K of no MMA. A grid tile that extends past the end of `c` is legal only if writes drop the elements past the
+    end. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns (the extents of
+    atoms). `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
@@ -281,8 +281,8 @@ def _blocks_in_slab(facts: Facts, p: OrientedProduct, inner: str) -> int:
 def _slab_elements(o: Orientation, c: DimClass) -> int:
     """Return the number of K elements in a slab (row of shared memory) of the first MMA that has `c` as K.
 
-    `c` is a class of dimensions (same role in every MMA). `o` (an Orientation) has the MMAs, and the atoms that take
-    their operands.
+    `c` is a class of dimensions (same role in every MMA); some MMA must have it as K. The slab is that of the first
+    atom that takes the MMA's operands; 1 if the atom has no slabs. `o` (an Orientation) has the MMAs and their atoms.
     """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
@@ -365,8 +365,9 @@ def inner_run(facts: Facts, c: DimClass, size: int) -> Iterator[AxisTile]:
     """Yield at most one grid AxisTile: `size` elements along the innermost program dimension of `c`, 1 along others.
 
     `c` is a class of dimensions (same role in every MMA). The tile is a run: contiguous indices of the flattened digits
-    (mixed-radix parts) of that program dimension. Yields nothing if that dimension is the only one of `c`, has a single
-    digit, or has fewer elements than `size`. `facts` is the analysed program.
+    (mixed-radix parts) of that program dimension. Yields nothing in these cases: that dimension is the only one of `c`;
+    it has a single digit; its digits are not the last ones of `c`; or it has fewer elements than `size`. `facts` is the
+    analysed program.
     """
     inner = inner_digits(facts, c.dims)
     if not 1 < len(inner) < len(c.dims) or c.dims[-len(inner) :] != inner or size > facts.size(inner):
@@ -383,7 +384,7 @@ def filled_box(
 
     `dims` are its dimensions, outermost first. The innermost dimension is filled first; with `outermost`, the
     outermost. 64 elements of 14 x 28 give 2 x 28. With `up`, extents are rounded up, so that the box has at least
-    `size` elements: 3 x 28. `facts` is the analysed program.
+    `size` elements if `dims` have as many: 3 x 28. `facts` is the analysed program.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):

@@ -47,10 +47,13 @@ def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandid
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """Return {loop dimension: elements per iteration} for the loops that the author wrote in the program `facts`.
 
-    A tile that the author states is used. Otherwise there are three kinds of loops. One that carries more than an
-    accumulator gets its whole extent. One that adds up an MMA gets at most DEEPEST (4096) elements, or its whole extent
-    if that is known only at the call. Any other gets its whole extent up to WHOLE (512) elements, and CHOSEN (256)
-    beyond. While loops, and loops over dimensions that the grid splits, are left out.
+    A tile that the author states is used. Otherwise the first case that applies decides:
+
+    - the loop carries more than an accumulator: all of the dimension;
+    - the loop adds up an MMA: at most DEEPEST (4096) elements, or all if the extent is known only at the call;
+    - any other loop: all of the dimension up to WHOLE (512) elements, and CHOSEN (256) elements beyond.
+
+    While loops, and loops over dimensions that the grid splits, are left out.
     """
     size, tiles = facts.number_of, {}
     for op in facts.program.walk():
@@ -86,9 +89,9 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     """Count the work of a kernel without a pipeline; return a Work: cycles per task, bytes of memory traffic, waits.
 
-    A task is one workgroup's tile (on a CPU one thread's). Without MMAs a core waits once for its reads; with MMAs each
-    workgroup waits for A and for B in every K step of every accumulator tile. If another kernel packs B of an MMA
-    first, the cycles and bytes of the packing are included.
+    A task is one workgroup's tile (on a CPU one thread's). The waits are summed over the tasks of a core: without MMAs
+    it waits once for its reads; with MMAs each workgroup waits for A and for B in every K step of every accumulator
+    tile. If another kernel packs B of an MMA first, the cycles and bytes of the packing are included.
     """
     facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -136,8 +139,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
 def _bytes_packed_before(kernel: UniformKernelSchedule) -> list[float]:
     """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
-    Packing copies B so that what one atom reads is contiguous. Three kinds of B do not count: a B that is computed, one
-    whose read may be out of bounds, and a constant one, which is packed once, when it is bound.
+    Packing copies B so that the elements that one atom reads are contiguous. Three kinds of B do not count: a B that is
+    computed; a B of which a read may be out of bounds; and a constant B, which is packed once, when it is bound.
     """
     facts, packed = kernel.facts, []
     for op in kernel.products:

@@ -126,9 +126,9 @@ def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bo
     """True if `k`, the number of K elements of the MMA `p` per iteration, is legal for the tiling `t` and `atom`.
 
     There are two rules. First, `k` must sometimes fill whole slabs (rows of shared memory, as the atom reads K). It
-    must if B is contiguous along K and one of these holds: a loop splits K; the program itself loops over K; or A in
-    registers comes from another MMA. Second, no loop over tiles of C may be in the same nest as the K loop: the kernel
-    would have to keep several accumulator tiles.
+    must if B is contiguous along K and one of these holds: a loop splits K, and tiles have one GEMM of a batch; the
+    program itself loops over K; or A in registers comes from another MMA. Second, no loop over tiles of C may be in the
+    same nest as the K loop: the kernel would have to keep several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)
