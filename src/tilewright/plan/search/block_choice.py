@@ -74,8 +74,8 @@ def _candidates(
     """Yield a CostedBlocking (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
 
     `space` (a Contraction) has M, N, K and the operands of the product. A blocking is a choice of tile sizes and loop
-    order. All blockings follow the author's constraints `fixed`. Blockings whose tasks (one core's tile each) copy too
-    many bytes of A first, or that have too many instructions, are left out.
+    order. All blockings follow the author's constraints `fixed`. Blockings are left out that have too many
+    instructions, or in which a task (one core's tile) first copies too many bytes of A.
     """
     for atom in atoms:
         suited = variant(space, atom)

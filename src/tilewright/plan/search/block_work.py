@@ -152,7 +152,8 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
     A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space. Bytes
     come from the nearest cache that holds them, or from memory. An operand is read again for later accumulator tiles.
     Whether a cache still holds it depends on the bytes read in between, and so on the order of the loops over
-    accumulator tiles (`blocking.order`).
+    accumulator tiles (`blocking.order`). Blockings by lanes (vectors along a dimension that A, B and the result share)
+    read short runs of memory, which takes longer.
     """
     limits, core = machine.limits, sum(_core_bytes(space, blocking, machine, shape))
     written = operand_bytes(space.out) / (shape.tasks * shape.repeats)
@@ -167,9 +168,11 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
 def _operand_reads(
     space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape
 ) -> tuple[OperandReads, OperandReads]:
-    """Return the OperandReads of A and of B for one task and batch element, without a ragged tile of the last task.
+    """Return the (OperandReads of A, OperandReads of B) for one task and batch element.
 
-    A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space. If A
+    is staged (copied to scratch memory), all of its reads count as repeated reads, because the copy itself is counted
+    elsewhere. Reads for a ragged tile of the last task are left out.
     """
     a_bytes, tile_a = _a_bytes(space, blocking, shape)
     tile_b = blocking.columns * _k_elements(space, blocking) * element_bytes(space.b.dtype)
@@ -230,10 +233,11 @@ def _core_bytes(
 
 
 def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles to stage A (copy it to scratch memory) for one task and batch element; 0 if A is not.
+    """Return one core's cycles to stage A (copy it to scratch memory) for one task and batch element.
 
     A task is one core's tile. The copy reads A from memory for the share that misses L2, and writes to memory for the
-    share of the staged bytes that L2 cannot hold. `shape` has the task's staged bytes.
+    share of the staged bytes that L2 cannot hold. `shape` has the task's staged bytes. 0 if `blocking` does not stage
+    A.
     """
     if not blocking.stage:
         return 0.0

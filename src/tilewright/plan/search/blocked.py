@@ -58,7 +58,7 @@ class BlockedKernelSchedule:
         return self.candidate.plan.with_open(self.opened)
 
     def ranked_from_here(self) -> RankedBlocks:
-        """Return all blockings (tile sizes) of the product in order of cycles, but this kernel's first."""
+        """Return the product's RankedBlocks with this kernel's blocking (tile sizes) moved to the front."""
         others = (x for x in self.ranked.candidates if x is not self.candidate)
         return replace(self.ranked, candidates=(self.candidate, *others))
 
@@ -129,11 +129,11 @@ def _plan_candidate(
     order: tuple[float, int],
     rewrites: tuple[Rewrite, ...] = (),
 ) -> PlanCandidate:
-    """Wrap a kernel as a PlanCandidate; its cycles are the kernel's, plus those of its epilogue, plus `copies`.
+    """Wrap a kernel as a PlanCandidate with its cycles: those of the kernel, of its epilogue, and `copies`.
 
-    `copies` are the cycles to prepare operands before the kernel, `rewrites` describe that. `order` is (cycles, rank):
-    candidates are ordered by these cycles, plus those of the epilogue and copies, and then by rank. `facts` is the
-    analysed program, which has the epilogue's elementwise work.
+    `copies` are the cycles to prepare operands before the kernel; `rewrites` describe this preparation. `order` is
+    (cycles, rank): the sort key of the candidate has these cycles, with those of the epilogue and `copies` added, and
+    then the rank. `facts` is the analysed program, which has the epilogue's elementwise work.
     """
     machine = kernel.ranked.machine
     epilogue = sum(

@@ -102,8 +102,8 @@ def _has_stated_loops(t: Tiling) -> bool:
 def _splits_waves_as_stated(t: Tiling) -> bool:
     """True if the tiling `t` splits a workgroup's tile among waves exactly as the author's constraints state.
 
-    Waves split a tile along the atom's rows only. So it is False if the author splits another dimension among several
-    waves, or if the tiling also splits the tile's columns among wave groups.
+    Waves split a tile along the atom's rows only. So the result is False if the author splits another dimension among
+    several waves, or if the tiling also splits the tile's columns among wave groups.
     """
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}

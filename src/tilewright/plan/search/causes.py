@@ -86,7 +86,7 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
     """
 
     def phases(**none: float) -> tuple[Phase, ...]:
-        """Return the phases (loop nests) of `work` with some counts replaced: `phases(mma=0)` sets `mma` of each to 0."""
+        """Return the phases (loop nests) of `work` with some counts replaced: `phases(mma=0)` sets each `mma` to 0."""
         return tuple(p._replace(**none) for p in work.phases)  # type: ignore[arg-type]
 
     yield "mma", work._replace(phases=phases(mma=0, first=0))
@@ -231,10 +231,11 @@ def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 
 
 def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
-    """Return (dimension, extent, padded extent) of the side of the MMA `m` (M, N or K) that is padded most.
+    """Return (dimension, extent, padded extent) of M, N or K of the MMA `m`: of the one that is padded most.
 
-    Tiles are padded to whole atoms; the side with the largest ratio of padded to actual elements counts. The extent is
-    that of the whole dimension, the padded extent that of a tile. If the side has no dimension, the first item is the
+    Tiles are padded to whole atoms; M, N or K with the largest ratio of padded to actual elements is taken. The
+    dimension is the longest in the tile; for K, the one along which K steps run. The extent is that of the whole
+    dimension, the padded extent that of the tile along all of M, N or K. Without a dimension, the first item is the
     text "a side without dimensions" and the extent is 1.
     """
     t, p = kernel.tiling, m.oriented
@@ -322,7 +323,7 @@ def _single_lane_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
 
 
 def _least_contiguous(reads: list[ValueFacts], facts: Facts) -> ValueFacts:
-    """Return the read in `reads` whose contiguous dimension in memory has the fewest elements.
+    """Return the read in `reads` that has the fewest elements along its contiguous dimension in memory.
 
     A read without a contiguous dimension counts as one element.
     """

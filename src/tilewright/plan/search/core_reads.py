@@ -174,7 +174,7 @@ def _lies_across_n(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
 
 
 def read_of(facts: Facts, value: Value) -> ValueFacts | None:
-    """Return the read whose result is the operand `value`; None if the program computes it."""
+    """Return the read (a node of the program's graph) with the result `value`; None if the program computes `value`."""
     return next((n for n in facts.reads if n.source is not None and value in n.source.results), None)
 
 
@@ -207,19 +207,19 @@ def task_value_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def value_bytes(kernel: UniformKernelSchedule) -> float:
-    """Return the bytes of a CPU task's scratch memory: accumulators of all MMAs, operands that it computes or
-    transposes.
+    """Return the bytes of a CPU task's scratch memory for its MMAs.
+
+    It holds the accumulators of all MMAs, and the operands that the task computes or transposes.
     """
     return sum(_value_bytes_of(kernel, op) for op in kernel.products)
 
 
 def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the bytes of scratch memory that the MMA `op` uses per iteration: for its accumulator, its computed
-    operands, and a B that the task transposes.
+    """Return the bytes of scratch memory per iteration for the MMA `op`: accumulator, computed operands, transposed B.
 
-    All elements are counted with the accumulator's element size, except those of B, which are counted per task and only
-    for atoms that take one element of K at a time. If a task loops over accumulator tiles, the accumulator and the
-    operands are those of one tile.
+    The accumulator and computed operands count with the accumulator's element size; if a task loops over accumulator
+    tiles, with the elements of one tile. A B that the task transposes counts with its bytes per task, and only for
+    atoms that take one element of K at a time.
     """
     values = {*op.results, *(v for v in op.operands[:2] if _argument(kernel, v) is None)}
     elements = sum(prod(kernel.blocks.get(d) or kernel.width(d) for d in v.type.dims) for v in values)
@@ -266,7 +266,7 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     """Return the bytes of an operand's tensor that one core reads in all its tasks (one thread's work each).
 
     `value` is the operand, `task_bytes` its bytes per task. Tasks along the operand's dimensions read separate parts of
-    the tensor; which of them a core runs follows from the order of the grid. If the operand is computed, not read,
+    the tensor; the core's tasks follow from the cyclic order of the grid. If the operand is computed, not read,
     `task_bytes` is returned.
     """
     tensor, size = _argument(kernel, value), kernel.facts.number_of

@@ -73,8 +73,8 @@ def again_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of a CPU core for the bytes that one task (one thread's tile) moves a second time.
 
     A tile that is read, reduced and used again counts its bytes once for each use after the first. The input of a scan,
-    other than top-k, counts its bytes twice. Bytes that L1 still holds take no cycles. The others come from L2, or from
-    memory if all these tiles together do not fit in L2. `kernel` has the tile sizes and the machine.
+    other than top-k, counts its bytes twice. Bytes that L1 still holds take no cycles. All other bytes come from L2, or
+    from memory if the task's tiles together do not fit in L2. `kernel` has the tile sizes and the machine.
     """
     program, limits = kernel.facts.program, kernel.machine.limits
     users, again, between = program.users(), 0.0, 0.0

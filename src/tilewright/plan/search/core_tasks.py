@@ -140,10 +140,10 @@ def _task_widths(
 
 
 def _extents(extent: int, width: int, tiles: Collection[int]) -> list[int]:
-    """Return the extents of a task to try along a dimension of `extent` elements, ascending; `width` is one of them.
+    """Return the extents of a task to try along a dimension of `extent` elements, ascending; `width` is always tried.
 
-    `tiles` are extents of accumulator tiles along the dimension. If there are any, all of the dimension and powers of
-    two times each of `tiles` are tried too.
+    `tiles` are extents of accumulator tiles along the dimension. If `tiles` is not empty, all of the dimension and
+    powers of two times each of `tiles` are tried too.
 
     >>> _extents(100, 25, ()), _extents(100, 25, (16, 48))
     ([25], [16, 25, 32, 48, 64, 96, 100])
@@ -200,9 +200,9 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
     """Return `kernel` with microkernels (atoms and accumulator tiles) and task widths that fit each other, on a CPU.
 
     With `holds`, tasks loop over accumulator tiles that stay in registers over all of K; task widths are rounded up to
-    whole tiles. That is not done if registers cannot hold the tiles of all MMAs at once, or if the author states tasks
-    smaller than a tile. Without such loops, microkernels are chosen anew for the task widths if `chooses` is set, or if
-    a task is smaller than its tile.
+    whole tiles. Tasks have no such loops if registers cannot hold the tiles of all MMAs at once, or if the author
+    states tasks smaller than a tile. Microkernels are then chosen anew for the task widths if `chooses` is set, or if a
+    task is smaller than its tile.
     """
     facts, machine = kernel.facts, kernel.machine
     blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}
@@ -217,9 +217,9 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
     """Return {dimension: elements per task}: `widths`, rounded up to multiples of the extents `blocks` of a tile.
 
-    `blocks` has the accumulator tile's extent per dimension. Widths that the author states stay as they are. Others do
-    not exceed the dimension's extent, if that is known before the call. A dimension whose extent is known only at the
-    call, and along which a sliding window reads, is left out: a task has all of it.
+    `blocks` has the accumulator tile's extent per dimension. Widths that the author states stay as they are. Other
+    widths do not exceed the dimension's extent, if the extent is known before the call. If it is known only at the
+    call, and a sliding window reads along the dimension, the dimension is left out: a task has all of it.
     """
     size, rounded = facts.number_of, dict(widths)
     for d, n in blocks.items():

@@ -46,7 +46,7 @@ BALANCED = 5
 class CopyRate(NamedTuple):
     """How fast copies to shared memory are.
 
-    `share` is the fraction of the machine's cores at work: the more there are, the longer L2 takes for each. `latency`
+    `share` is the fraction of the machine's cores at work: the more cores work, the longer L2 takes for each. `latency`
     is the latency of a copy in cycles.
     """
 

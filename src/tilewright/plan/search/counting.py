@@ -264,9 +264,9 @@ def state_bytes(t: Tiling, class_index: int) -> float:
     """Return the bytes of all values that one loop carries from iteration to iteration, summed over all tasks.
 
     It is the loop over the dimensions of class number `class_index` (a class has dimensions with the same role, such as
-    M or K, in every MMA). If that is a loop of the program itself, its carried values count. Otherwise the accumulators
-    of MMAs that reduce one of the dimensions count. Each element takes one register word. `t` (a Tiling) gives the
-    program, its classes and the machine; its tile sizes do not matter.
+    M or K, in every MMA). If the program itself has this loop, the loop's carried values count. Otherwise the
+    accumulators of MMAs that reduce one of the dimensions count. Each element takes one register word. `t` (a Tiling)
+    gives the program, its classes and the machine; its tile sizes do not matter.
     """
     facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

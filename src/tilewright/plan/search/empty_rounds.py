@@ -45,11 +45,11 @@ def _shared_operands(facts: Facts) -> Iterator[tuple[int, Dims]]:
 
 
 def busiest_share(t: Tiling) -> float:
-    """Estimate the fraction (0 to 1) of K iterations that are not skipped, on the core that does most of them.
+    """Estimate the fraction (0 to 1) of K iterations that are not skipped, on the core that skips the fewest.
 
     An iteration is skipped if an operand's whole tile is out of bounds. The fraction lies between that of an average
-    task (workgroup's tile) and that of the longest; the fewer tasks per core, the nearer to the longest. `t` is the
-    Tiling (tile sizes).
+    task (workgroup's tile) and that of the longest task; the fewer tasks per core, the nearer to the longest. `t` is
+    the Tiling (tile sizes).
     """
     mean, longest = kept_rounds(t)
     tasks_per_core = -(-t.tasks // (t.machine.limits.cores or 1))

@@ -95,8 +95,9 @@ def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
     """Merge refusals for the same exhausted resource into one Rejected; return the new list.
 
     A Rejected is a choice of the search with the reason why it was not made. The resource is the text before the colon
-    of a reason: "registers: 300 of 240" -> "registers". A merged Rejected has the text of the first refusal and the
-    number of the others. Reasons without a colon, and reasons that the lowering lacks a feature, are not merged.
+    of a reason: "registers: 300 of 240" -> "registers". A merged Rejected has the choice and the reason of the first
+    refusal, and the number of the other refusals. Reasons without a colon, and reasons that the lowering lacks a
+    feature, are not merged.
     """
     by_resource: dict[str, list[Rejected]] = {}
     for refusal in rejected:

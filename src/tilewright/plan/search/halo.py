@@ -52,7 +52,7 @@ class HaloWindow:
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the HaloWindow of A along the dimensions of `c`, or None if there is none. The result is cached.
+    """Return the HaloWindow of A along the dimensions of `c`, or None without one. The result is cached.
 
     A HaloWindow says how a sliding window reads A. With it, a workgroup can load a halo tile: the input patch of a box
     (rectangle) of output positions, once for all filter taps. `o` (an Orientation) says which of M and N lies on the

@@ -64,10 +64,11 @@ class KernelSchedule:
 
     @property
     def family(self) -> str:
-        """A name for this kind of kernel, such as "a pipeline, bulk copies"; `explain` shows one of each kind.
+        """A name for this kernel's design, such as "a pipeline, bulk copies".
 
         The first half is "halo tiles" (input patches of a convolution), "parts" (split-K: workgroups share K) or "a
-        pipeline"; the second says whether bulk copies or lanes copy operands.
+        pipeline"; the second says whether bulk copies or lanes copy operands. `explain` shows one candidate of each
+        name.
         """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
@@ -135,9 +136,9 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
 def _least_copied_bytes(t: Tiling, mmas: tuple[MmaTile, ...]) -> float:
     """Return a lower bound of the bytes that a task copies to shared memory in the loops over its operands.
 
-    A read that several MMAs use may be copied once for all of them: the most that one MMA needs of it counts. It is 0
-    if tiles have several GEMMs of a batch, or are boxes (rectangles of positions), whose taps may share a copy. `t` (a
-    Tiling) has the tile sizes, `mmas` are the MMA tiles.
+    If several MMAs use a read, it may be copied once for all of them; so only the MMA that needs the most bytes of it
+    counts. The result is 0 if tiles have several GEMMs of a batch, or are boxes (rectangles of positions), as filter
+    taps may then share a copy. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles.
     """
     if t.batch > 1 or any(tile.fold == BOX and tile.level == GRID for tile in t.tiles):
         return 0.0
@@ -251,8 +252,9 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 def _share_read_alone(kernel: KernelSchedule) -> float:
     """Return the fraction (0 to 1) of the copied bytes that no other core reads at about the same time.
 
-    It is 0 if lanes copy operands, and if rows of an operand overlap in memory, as L2 then has most of them. It is also
-    0 if the grid has a batch, because workgroups of neighbouring batch entries read the rest of the same cache lines.
+    It is 0 if lanes copy operands, and if rows of an operand overlap in memory, as L2 then has most of the bytes. It is
+    also 0 if the grid has a batch, because workgroups of neighbouring batch entries read the rest of the same cache
+    lines.
     """
     t, products = kernel.tiling, [m.oriented for m in kernel.mmas]
     reads = [t.facts.nodes[read].place for p in products for read in (*p.a.reads, *p.b.reads)]
@@ -284,7 +286,10 @@ def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
 
 
 def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
-    """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (cycles)."""
+    """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (cycles, unbounded).
+
+    The time of merging partial results of split-K is not included.
+    """
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     ahead, ordered = overlap in (AHEAD, ORDERED), overlap == ORDERED

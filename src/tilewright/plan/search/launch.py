@@ -81,8 +81,8 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
     """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
 
-    Rows of the operand that neighbouring tasks (workgroups' tiles) share are loaded once for all of them. Rows that
-    only distant tasks share are loaded by each of them, but at most once for each part of L2. `raster` is the raster
+    Operand rows that neighbouring tasks (workgroups' tiles) share are loaded once for all of these tasks. Operand rows
+    that only distant tasks share are loaded by each task, but at most once for each part of L2. `raster` is the raster
     group (tiles along M before a step along N), `columns_first` swaps M and N. `order` is the order in which cores take
     tasks; in contiguous order, neighbours run on one core, one after another, and share less. `t` is the Tiling (tile
     sizes).

@@ -217,9 +217,9 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
     """Return text: why bulk copies cannot stop at the end of K inside a row of memory; empty if they can, or need not.
 
     They need to stop there if a row of memory has several batch entries one after another, and K is not a multiple of
-    `slab` (K elements in a row of shared memory). The copy then has one tensor dimension more than usual; it is
-    impossible if that exceeds the number of dimensions that bulk copies have. `dims` are K and M (or N) of the operand,
-    `access` is its read, `facts` the analysed program.
+    `slab` (K elements in a row of shared memory). The copy then has one tensor dimension more than usual, and the text
+    is returned if bulk copies have too few dimensions. `dims` are K and M (or N) of the operand, `access` is its read,
+    `facts` the analysed program.
     """
     has_batch = any(d not in dims for d, _ in access.row)
     is_ragged = access.contiguous is not None and facts.extents[access.contiguous] % slab
@@ -289,7 +289,8 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
     """Return text: why asynchronous bulk copies cannot load an operand that is read by `access`; empty if they can.
 
-    `dims` are the operand's dimensions: K, and M or N.
+    They cannot in these cases: the machine has none; the address is not linear; none of the operand's dimensions `dims`
+    (K, and M or N) is contiguous; or the distance of rows is known only at the call, or misaligned.
     """
     pitch = bulk_pitch(machine)
     if not pitch:

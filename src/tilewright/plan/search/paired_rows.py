@@ -56,10 +56,10 @@ def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> b
 
 
 def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the analysed program with `count` neighbours along `row` as a new batch dimension; None if it cannot be.
+    """Return the analysed program with `count` neighbours along `row` as a new batch dimension; None if not possible.
 
-    Operand B (node `b`) gets the new dimension too. It cannot be if the neighbours are not contiguous in memory in some
-    access, or if that access may be out of bounds.
+    Operand B (node `b`) gets the new dimension too. It is not possible if some access with the dimension `row` has
+    neighbours that are not contiguous in memory, or may be out of bounds.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:

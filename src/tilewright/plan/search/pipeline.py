@@ -171,10 +171,10 @@ def _fit_stages(
 
 
 def _narrow_piece_bytes(t: Tiling, last: MmaTile) -> int:
-    """Return the bytes of shared memory, for each row of results, of the pieces that are narrower than the first.
+    """Return the bytes of shared memory, per row of results, for one piece of each width after the first.
 
-    Rows of results that the machine's bulk store cannot cut into equal pieces have such pieces; others have none: 0.
-    `last` is the tile of the MMA that computes the result, `t` the Tiling.
+    The machine's bulk store cuts a row into pieces of decreasing widths. The result is 0 if all pieces are equally
+    wide, or if the machine has no bulk store. `last` is the tile of the MMA that computes the result, `t` the Tiling.
     """
     store, result = t.machine.bulk_store, result_rows(t, last)
     pieces = () if store is None else store.row_pieces(result.columns * result.bytes)

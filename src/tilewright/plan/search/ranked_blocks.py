@@ -45,7 +45,7 @@ class CostedBlocking:
         return plan_of(self.contraction, self.blocking)
 
     def candidate(self) -> Candidate:
-        """Return this blocking as a Candidate: its plan, written when it is asked for, and its predicted cycles."""
+        """Return this blocking as a Candidate: its predicted cycles, and its plan, which is computed at first use."""
         return Candidate(self.cost.cycles, lambda: self.plan)
 
 
@@ -200,8 +200,8 @@ def _properties(candidate: CostedBlocking) -> list[tuple[str, object]]:
 def _why_slower(other: CostedBlocking, best: CostedBlocking, machine: Machine) -> str:
     """Return text: the microseconds of the plan `other`, and why it takes longer than the plan `best`.
 
-    The reason is the cause in Cost whose cycles grew most: products (multiply-adds), memory, staging of A; any other is
-    said to be the storing of results.
+    The reason is the entry of Cost that grew by the most cycles: products (multiply-adds), memory or staging of A. Any
+    other entry is said to be the storing of results.
     """
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])

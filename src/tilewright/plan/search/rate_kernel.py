@@ -26,8 +26,8 @@ def rate_pipeline(
 
     `facts` is the analysed program, `pipeline` the plan's pipeline, `axes` has the plan's axis of each program
     dimension. `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
-    Text is returned in three cases: an MMA has no statement with an atom of the machine; these atoms cannot take the
-    operands; or the kernel's work cannot be counted.
+    Text is returned in these cases: the program has no MMA; an MMA has no statement with an atom of the machine; the
+    stated atoms or bulk copies cannot take the operands; or the kernel's work cannot be counted.
     """
     statement_of = {line.name: line for line in plan.products}
     statements = [statement_of.get(p.name) for p in facts.products]

@@ -86,12 +86,12 @@ def _k_row_copies(
     machine: Machine,
     ranking: Ranking,
 ) -> Iterator[Repacked]:
-    """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
+    """Yield at most one Repacked: operands are copied to a layout with a dimension of K as the innermost dimension.
 
-    It is for two kinds of operands: those whose rows in memory run along a K dimension shorter than a slab (row of
-    shared memory); and those that are not contiguous along K, if atoms are faster for operands that are. `p` is the MMA
-    of the program `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If the layout is
-    impossible, the reason is noted in `ranking` (the search's result).
+    Operands are copied in two cases: the rows of one in memory run along a K dimension shorter than a slab (row of
+    shared memory); or one is not contiguous along K, and atoms are faster for operands that are contiguous along K. `p`
+    is the MMA of the program `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If the
+    layout is impossible, the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
     has_short_rows = any(_has_short_rows(facts, p, n.place, slab) for n in reads)
@@ -154,7 +154,7 @@ def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row:
 
 
 def _round_up(extent: int, unit_bytes: int, element_bytes: int) -> int:
-    """Return `extent` rounded up to the next number of elements whose bytes are a multiple of `unit_bytes`.
+    """Return `extent` rounded up to the next number of elements with a multiple of `unit_bytes` bytes.
 
     `element_bytes` is the number of bytes per element: 10 elements of 2 bytes, in units of 16 bytes, give 16.
     """

@@ -86,9 +86,9 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 
 
 def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
-    """Return the cycles of the kernels that add up `parts` (pieces of K), whose results have `states` bytes each.
+    """Return the cycles of the kernels that add up the results of `parts` (pieces of K), of `states` bytes each.
 
-    All parts but one are written and read again, and the sum is written. The launch of the first of those kernels
+    All results but one are written and read again, and the sum is written. The launch of the first merging kernel
     overlaps with a wait for memory, which is subtracted.
     """
     limits = machine.limits
@@ -101,7 +101,7 @@ def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
 def _split_k_choices(t: Tiling) -> Iterator[Parts]:
     """Yield a Parts for each way to do split-K of a tiling: a K dimension, the number of parts, the elements per part.
 
-    Only loops are split whose results over two parts (pieces of K) can be merged, such as sums. If the program itself
+    A loop is split only if its results over two parts (pieces of K) can be merged, such as sums. If the program itself
     has loops around MMAs, only dimensions of these loops are split. `t` (a Tiling) has the tile sizes.
     """
     for c, tile in t.pairs():

@@ -203,8 +203,8 @@ def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> l
     """Return up to two of the atom extents `columns` that cover all of `c`, the dimensions of N; [] if none covers it.
 
     `columns` are the extents of atoms along N, ascending. The first result is the narrowest that covers `c`. The
-    second, if it differs, is the narrowest of those whose rows of the result bulk copies store in equal pieces. `o` (an
-    Orientation) has the program and the machine.
+    second, if it differs, is the narrowest that covers `c` and gives rows of the result that bulk copies store in equal
+    pieces. `o` (an Orientation) has the program and the machine.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, store = [n for n in columns if n >= c.extent], o.machine.bulk_store
@@ -291,9 +291,9 @@ def _k_step_sizes(o: Orientation, c: DimClass, slab: int) -> list[int]:
     """Return the K step sizes to try, in elements: one slab, and perhaps a longer one.
 
     A slab is a row of shared memory in the MMA's type, of `slab` elements. The longer size is for an operand that is
-    computed from narrower elements: their rows of shared memory are then as many bytes wide. bf16 computed from i8
-    gives [64, 128]. In longer steps, lanes wait less often for copies, and MMAs less often for lanes. `c` are the
-    dimensions of K; `o` (an Orientation) has the MMAs.
+    computed from narrower elements: a row of shared memory has more of these elements. bf16 computed from i8 gives [64,
+    128]. In longer steps, lanes wait less often for copies, and MMAs less often for lanes. `c` are the dimensions of K;
+    `o` (an Orientation) has the MMAs.
     """
     sizes = [slab]
     for p, role in zip(o.products, c.roles, strict=True):
@@ -308,9 +308,9 @@ def _k_step_sizes(o: Orientation, c: DimClass, slab: int) -> list[int]:
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
     """Yield up to two loop AxisTiles for the dimensions `c` of K, in steps of `slab` elements.
 
-    Steps of the first are runs (contiguous indices) of K as one flat index; it is yielded only if copies can load such
-    runs. The second, if `c` has several dimensions, steps along the contiguous dimension alone, for one index of the
-    others (such as a filter tap) after the other. `o` (an Orientation) has the MMAs and says how operands are copied.
+    The first has runs (contiguous indices) of K as one flat index; it is yielded only if copies can load such runs. The
+    second, if `c` has several dimensions, has steps along the contiguous dimension alone; the other dimensions (such as
+    filter taps) have one index per step. `o` (an Orientation) has the MMAs and says how operands are copied.
     """
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
@@ -396,11 +396,12 @@ def filled_box(
 def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
     """Yield AxisTiles of about `size` elements for the class `c`: a run (contiguous flat indices), then boxes.
 
-    `c` is a class of dimensions (same role in every MMA); a box is a rectangle of them; `level` is GRID or LOOP. A
-    class of one dimension has only the run. For several dimensions the run is left out if copies cannot load it, or if
-    masks depend on `c` and `size` does not divide the innermost dimension. At level GRID, the run may then be one
-    within the innermost dimension of the program. If a sliding window reads `c` and `level` is GRID, the boxes are
-    those whose halo tile (input patch) one bulk copy loads. `o` (an Orientation) has the program and its MMAs.
+    `c` is a class of dimensions (same role in every MMA); a box is a rectangle over these dimensions; `level` is GRID
+    or LOOP. A class of one dimension has only the run. For several dimensions the run is left out if copies cannot load
+    it, or if masks depend on `c` and `size` does not divide the innermost dimension. At level GRID, the run may then be
+    one within the innermost dimension of the program. If a sliding window reads `c` and `level` is GRID, only boxes
+    with a halo tile (input patch) that one bulk copy loads are yielded. `o` (an Orientation) has the program and its
+    MMAs.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:

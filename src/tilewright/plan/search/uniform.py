@@ -197,8 +197,8 @@ def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
     """Return the cycles of one core for one element of the value `n` (a node of the program's graph).
 
-    For an MMA it is one multiply-add, for a read whose address needs divisions the address arithmetic. It is 0 for
-    scans, and for operations that take no arithmetic.
+    For an MMA an element is one multiply-add. For a read, only the arithmetic of addresses with divisions counts. It is
+    0 for scans, and for operations that take no arithmetic.
     """
     facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     if n.op == "read" and n.source is not None and needs_division(n.source, size):
@@ -230,8 +230,8 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
     """Return (how often one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
 
     Both are sums over all MMAs. Each accumulator tile of each iteration has its own K steps; an MMA without an atom has
-    one step per iteration. In each step the workgroup waits twice, for A and for B. If the atom reads shared memory, it
-    waits a third time, until both are stored there.
+    one step per iteration. In each step the workgroup waits twice, for A and for B. If the atom reads shared memory,
+    the workgroup waits a third time, until A and B are stored in shared memory.
     """
     total = iterations = 0
     for op, microkernel in kernel.products.items():
@@ -298,8 +298,8 @@ def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr
     """Return the plan (a Schedule) of a kernel with a split reduction or loop; the grid's first axis counts `parts`.
 
     `parts` are the pieces of the reduced dimension; each workgroup reduces one or more. `whole` are the dimensions that
-    the grid does not split. Only those that a reduction has get an axis: the others belong to the second kernel, which
-    combines the partial results.
+    the grid does not split. A dimension in `whole` gets an axis only if the input of a reduction has it: all others
+    belong to the second kernel, which combines the partial results.
     """
     size, split = kernel.facts.number_of, f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]

@@ -87,10 +87,11 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 
 @lru_cache
 def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom | None:
-    """Return the widest atom whose N divides `columns`, else the narrowest whose N covers them; None if there is none.
+    """Return the widest atom with an N that divides `columns`; else the narrowest with an N of at least `columns`.
 
-    `columns` is the number of columns of one wave group's tile. `node` is the node number of an MMA, `o` (an
-    Orientation) has the atoms that take its operands. The result is cached: many tilings have the same columns.
+    None if there is neither. `columns` is the number of columns of one wave group's tile. `node` is the node number of
+    an MMA, `o` (an Orientation) has the atoms that take its operands. The result is cached: many tilings have the same
+    columns.
     """
     atoms = next(p.atoms for p in o.products if p.product.node == node)
     dividing = [x for x in atoms if columns % x.shape[1] == 0]

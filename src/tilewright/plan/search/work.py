@@ -111,5 +111,5 @@ class Work(NamedTuple):
 
     @property
     def copied_bytes(self) -> float:
-        """The number of bytes that all workgroups copy to shared memory, summed over all iterations."""
+        """The number of bytes that all workgroups copy to shared memory, summed over all iterations of all phases."""
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
