@@ -166,7 +166,7 @@ def _facts_of(kernel: CandidateKernel) -> Facts:
 
 
 def _result_op(facts: Facts) -> Op | None:
-    """Return the operation with the most elements: those of its result, times those that it reduces for each of them.
+    """Return the operation with the largest iteration space: elements of its result times elements reduced for each.
 
     Of several equally large operations, the last is returned. Fills and scalars do not count, nor do values for which
     the program has no operation. None if no value counts.

@@ -230,7 +230,10 @@ def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _argument(kernel: UniformKernelSchedule, value: Value) -> MemoryType | None:
-    """Return the type of the tensor that `value` is read from; None if it is computed or has an unknown shape."""
+    """Return the type of the tensor from which the operand `value` is read.
+
+    None if the program computes `value`, or if an extent of the tensor is unknown.
+    """
     maker = kernel.facts.program.makers().get(value)
     kind = None if maker is None or maker.name != "read" else maker.operands[0].type
     return kind if isinstance(kind, MemoryType) and None not in kind.sizes else None

@@ -87,7 +87,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
     `t` (a Tiling) has the tile sizes. `last` is the MMA that computes the result, `result` the rows of one accumulator
     tile in memory, `blocks` the number of accumulator tiles per workgroup. `lanes` is the number of ALU cycles per
     accumulator tile for elementwise work after the MMA. `reduces` says that lanes reduce the result before it is
-    stored. On a machine without bulk stores, stores count nothing; stores by lanes (`by_lanes`) are never filled in.
+    stored. Only bulk stores are counted: `by_lanes` is 0, and `l2` and `narrow` are 0 on a machine without bulk stores.
     """
     machine, limits, store = t.machine, t.machine.limits, t.machine.bulk_store
     width = result.columns * result.bytes

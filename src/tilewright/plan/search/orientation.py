@@ -197,8 +197,8 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
     """Return text: why bulk copies cannot load the tensors from which the operands of `p` come; empty if they can.
 
     If an operand is computed, lanes may load some of the reads that it is computed from. These reads are not checked:
-    reads without K, reads without the operand's M or N, and reads of one element per row and K step. `facts` is the
-    analysed program.
+    all reads if the operand depends on another MMA; reads with an address that is not linear; reads without K, or
+    without the operand's M or N; and reads of one element per row and K step. `facts` is the analysed program.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):

@@ -219,9 +219,9 @@ def _needs_halo(t: Tiling) -> bool:
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """Return the HaloTile (input patch) of operand A of an MMA, if its grid tile is a box of output positions.
+    """Return the HaloTile (input patch) of operand A, if a workgroup computes a box of output positions.
 
-    A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads. `t` is the
+    A box is a rectangle over several dimensions. None if no grid tile is a box that a sliding window reads. `t` is the
     Tiling, `mmas` are the tiles of the MMAs.
     """
     for c, tile in t.pairs():

@@ -73,7 +73,7 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCan
     """Predict the time of a plan of two kernels; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
     `facts` is the whole analysed program, which is split after or before the MMA that the plan names. If the plan does
-    not describe the second kernel, the search's best second kernel is used.
+    not describe the second kernel, the search's best second kernel is used. Raise ArgumentError as `rate_plan` does.
     """
     names = (plan.split_after or "", plan.split_before or "")
     times = TIMES if plan.whole is None else TIMES_WHOLE

@@ -88,10 +88,10 @@ def _k_row_copies(
 ) -> Iterator[Repacked]:
     """Yield at most one Repacked: operands are copied to a layout with a dimension of K as the innermost dimension.
 
-    Operands are copied in two cases: the rows of one in memory run along a K dimension shorter than a slab (row of
-    shared memory); or one is not contiguous along K, and atoms are faster for operands that are contiguous along K. `p`
-    is the MMA of the program `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If the
-    layout is impossible, the reason is noted in `ranking` (the search's result).
+    Operands are copied in two cases: an operand's rows in memory run along a K dimension shorter than a slab (row of
+    shared memory); or an operand is not contiguous along K, and atoms are faster for operands that are. `p` is the MMA
+    of the program `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If the layout is
+    impossible, the reason is noted in `ranking` (the search's result).
     """
     slab = max((x.slab or 0 for x in machine.multiply.values() if x.a.dtype == reads[0].dtype), default=0)
     has_short_rows = any(_has_short_rows(facts, p, n.place, slab) for n in reads)

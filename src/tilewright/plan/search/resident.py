@@ -91,7 +91,8 @@ def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) ->
     """Return the bytes of rows that a workgroup reads again after their first use, as bytes of memory traffic.
 
     `reads` are reads that a workgroup reduces and uses again; only rows that it keeps nowhere count. `tasks` workgroups
-    run at a time. If L2 holds the rows of all of these, each byte counts less: the ratio of memory to L2 bandwidth.
+    run at a time. If L2 holds the rows of all these workgroups, each byte counts less: the ratio of memory to L2
+    bandwidth.
     """
     limits, not_kept = machine.limits, [row for row in reads if row.keeper == "nobody"]
     near = tasks * sum(row.task_bytes for row in not_kept) <= limits.l2_bytes

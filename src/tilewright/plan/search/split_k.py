@@ -188,9 +188,9 @@ def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
 def _splits_of_flat(t: Tiling, dim: str, outermost: str, extent: int, step: int) -> Iterator[Parts]:
     """Yield a Parts for each way to split a flattened K dimension into parts of whole K steps of `step` elements.
 
-    `dim` is the program dimension, `outermost` its outermost digit (mixed-radix part), `extent` the number of its
-    elements. Parts are equal; but the last one may be shorter if reads past the end of `outermost` give zeros. `t` (a
-    Tiling) has the tile sizes.
+    `dim` is the program dimension, of `extent` elements; `outermost` is its outermost digit (mixed-radix part). Parts
+    are equal; but the last part may be shorter if reads past the end of `outermost` give zeros. `t` (a Tiling) has the
+    tile sizes.
     """
     steps, rest = divmod(extent, step)
     equal = [Parts(dim, count, extent // count) for count in range(2, steps + 1) if not rest and steps % count == 0]
