@@ -187,10 +187,9 @@ def _widened(space: Contraction) -> Contraction:
 
 
 def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
-    """True if `atom` multiplies vectors (it has one row, not a tile of rows) and takes exactly the operand types of a
-    product.
+    """True if `atom` multiplies vectors and takes exactly the operand types of a product with the index space `space`.
 
-    `space` is the product's index space. The atom may multiply and add several neighbours along K at once.
+    An atom of vectors has one row, not a tile of rows. It may multiply and add several neighbours along K at once.
     """
     return (atom.a.dtype, atom.b.dtype) == (space.a.dtype, space.b.dtype) and atom.shape[0] == 1
 

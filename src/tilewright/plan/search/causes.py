@@ -401,7 +401,7 @@ def _cause_of_blocks(kernel: BlockedKernelSchedule, facts: Facts, machine: Machi
 
     It names the largest item of the kernel's cost: MMAs, memory, staging, storing or packing. If the busiest core has
     more than twice its share of the tasks, it says that there are too few tasks instead. `facts` is the analysed
-    program.
+    program; the operation is the first MMA of `facts`.
     """
     cost, cores = kernel.candidate.cost, machine.limits.cores or 1
     op = facts.nodes[facts.products[0].node].source

@@ -179,10 +179,10 @@ def read_of(facts: Facts, value: Value) -> ValueFacts | None:
 
 
 def _stride(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
-    """Return the stride of `read` along the program dimension `dim`, in elements; 0 if its address does not depend on
-    `dim`.
+    """Return the stride, in elements, of the access `read` along the program dimension `dim`.
 
-    If `dim` was split into digits (mixed-radix parts), it is the stride of the last digit.
+    It is 0 if the address does not depend on `dim`. If `dim` was split into digits (mixed-radix parts), it is the
+    stride of the last digit.
     """
     names = kernel.facts.digit_names(dim)
     return read.place.steps.get(names[-1], 0) if names else 0

@@ -187,9 +187,9 @@ def _blocks_of_rows(t: Tiling, nest_mmas: list[MmaTile]) -> int:
 def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases: dict[int, Loops], loops: Loops) -> int:
     """Return the number of slabs (rows of shared memory along K) that one pipeline stage of the loop nest `loops` has.
 
-    If all MMAs are in this nest, it is the sum of their K steps. If some are in other nests, it is the number of slabs
-    of all operands that this nest loads. `placed` has the slabs of operands, `mmas` are the MMA tiles; `phases` maps
-    each MMA (node number) to the loops around it.
+    If all MMAs are in this nest, it is the number of slabs in one K step, summed over the MMAs. If some are in other
+    nests, it is the number of slabs of all operands that this nest loads; 1 if it loads none. `placed` has the slabs of
+    operands, `mmas` are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
     """
     if loops and set(phases.values()) == {loops}:
         return sum(ceil(m.depth / (m.atom.slab or 1)) for m in mmas)
@@ -216,8 +216,9 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     """Return (out-of-bounds operand rows that an edge tile copies per K step, edge tiles of the busiest core).
 
     A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. `t` (a Tiling) has
-    the tile sizes, `mmas` are the MMA tiles. The result is (0, 0) in three cases: lanes, not bulk copies, load
-    operands; a workgroup does more than sum one tile of C; or MMAs have different K.
+    the tile sizes, `mmas` are the MMA tiles. The result is (0, 0) if no tile is an edge tile, and in three further
+    cases: lanes, not bulk copies, load operands; a workgroup does more than sum one tile of C; or MMAs have different
+    K.
     """
     if t.o.by_threads or t.o.is_chained or any(m.oriented.product.k != mmas[0].oriented.product.k for m in mmas):
         return 0.0, 0

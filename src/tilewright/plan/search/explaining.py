@@ -68,8 +68,8 @@ def refusals(ranking: Ranking) -> list[Rejected]:
 def _slower_tiles_of_best_family(ranking: Ranking) -> list[Rejected]:
     """Return up to NEXT (3) Rejected: slower tile sizes of the best candidate's family, with relative times.
 
-    A family is all candidates with the same rewrites of the program and the same kinds of kernels. Return [] if the
-    ranking has no candidate, or if no other candidate of the family has MMA tiles.
+    A family is all candidates with the same rewrites of the program and the same designs of kernels. Fast tile sizes
+    come first. Return [] if the ranking has no candidate, or if no other candidate of the family has MMA tiles.
     """
     best, ratios = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:

@@ -233,8 +233,7 @@ class KernelPlan:
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
-        """Return a loop Split, as a tuple of one, for the one-element dimension `d`; () if the plan needs no loop over
-        it.
+        """Return (a loop Split,) for the one-element dimension `d`; () if the plan needs no loop over `d`.
 
         If `d` is the innermost K dimension of all MMAs, the loop has steps of one slab (row of shared memory). If `d`
         is another K dimension, and a loop splits K of the first MMA, the loop has steps of one element.

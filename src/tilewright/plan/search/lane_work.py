@@ -81,8 +81,8 @@ class LaneCycles:
 def _cast_cycles(n: ValueFacts, machine: Machine) -> float:
     """Return the cycles that one core's lanes take per element of a cast `n`; 0 if `n` is another operation.
 
-    Integers of one byte are cast to bf16 by simple operations (`widen` in the machine's table of functions), if the
-    machine has an entry for it. Other casts have the rate of functions.
+    i8 is cast to bf16 by simple operations (`widen` in the machine's table of functions), if the machine has an entry
+    for it. Other casts have the rate of functions.
     """
     if n.op != "cast" or n.source is None:
         return 0.0

@@ -94,10 +94,10 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline,
 
 
 def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
-    """Return the MmaTile (atom, and extents in elements) of the MMA `p` that its statement `line` in a plan describes.
+    """Return the MmaTile (atom, and extents in elements) of the MMA `p` that the statement `line` of a plan describes.
 
-    Usually its atom is the statement's atom. That atom may take A from registers although A is read from memory: the
-    MmaTile then has the atom of the same shape that reads A from shared memory, or the first of the MMA's atoms if none
+    Usually the MmaTile has the statement's atom. If that atom takes A from registers although A is read from memory,
+    the MmaTile has an atom of the same shape that reads A from shared memory, or the first of the MMA's atoms if none
     has that shape. `t` (a Tiling) has the plan's tile sizes.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)

@@ -27,12 +27,12 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Repacked]:
-    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for operands of its MMA.
+    """Yield a Repacked (rewritten program, cycles of the copies) for each layout of operands to try.
 
     The new layout suits asynchronous bulk copies, or is read faster. Constant operands are repacked once, when they are
     bound, and cost nothing. `ranking` (the search's result) gets the reason for each layout that does not apply. Yields
-    nothing in three cases: the analysed program `facts` is half of a split program; the machine has no bulk copies; or
-    the program has several MMAs, which is noted in `ranking`.
+    nothing in these cases: the analysed program `facts` is half of a split program; the machine has no bulk copies; or
+    the program has no MMA, or several (which is noted in `ranking`).
     """
     if facts.part or not bulk_pitch(machine):
         return
@@ -131,7 +131,7 @@ def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts],
 
 
 def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int) -> bool:
-    """True if the MMA `p` has several K dimensions, and an operand's rows in memory run along one of less than a slab.
+    """True if the MMA `p` has several K dimensions, and one shorter than a slab lies along an operand's rows in memory.
 
     `place` is the access of operand A or B; a slab is a row of shared memory, of `slab` elements. A row in memory that
     a sliding window reads runs along several dimensions. `facts` is the analysed program.
@@ -143,8 +143,8 @@ def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row:
     """Return the number of elements to which a row of `extent` elements is padded, so that bulk copies read it fast.
 
     The row's bytes become a multiple of `shared_row`, the bytes of the widest row of shared memory that atoms read. If
-    the row would grow by more than 1/8 (SLACK), they become a multiple of the machine's memory sector instead.
-    `element_bytes` is the number of bytes per element.
+    the row would grow by more than 1/8 (SLACK), they become a multiple of the machine's memory sector instead. In both
+    cases the unit is at least the row alignment of bulk copies. `element_bytes` is the number of bytes per element.
     """
     pitch = bulk_pitch(machine)
     sectors, lines = (

@@ -137,10 +137,10 @@ def _window_bytes(kernel: UniformKernelSchedule) -> float:
 
 
 def _window_loads(kernel: UniformKernelSchedule) -> float:
-    """Return the number of loads of lanes with which one workgroup copies the inputs of its sliding windows to shared
-    memory; 0 if no read has a sliding window.
+    """Return the number of loads with which one workgroup's lanes copy inputs of sliding windows to shared memory.
 
-    A load is a vector if the rows of the inputs begin at multiples of one, else one element.
+    A load is a vector if the rows of the inputs begin at multiples of a vector, else one element. 0 if no read has a
+    sliding window.
     """
     facts, vector_bytes, loads = kernel.facts, kernel.machine.lane_access.vector_bytes, 0.0
     widths = dict[str, int]()

@@ -225,8 +225,9 @@ def _searched_half(
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: Machine) -> PlanCandidate:
     """Return one candidate that runs the kernel of `one` and then the kernel of `two`; its cycles are the sum of both.
 
-    `cut` (a GraphCut) has the two programs into which the program was split. On a CPU the cycles to write the values
-    between the kernels to memory, and to read them, are added: its cores have L2 caches of their own.
+    `cut` (a GraphCut) has the two programs into which the program was split. The split comes first among the
+    candidate's rewrites, before those of `one`; `two` becomes its `then`. On a CPU the cycles to write the values
+    between the kernels to memory, and to read them, are added: each core has an L2 cache of its own.
     """
     cycles = one.cycles + two.cycles
     if machine.lanes is None:
@@ -239,8 +240,9 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: 
 def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
     """Add candidates to a ranking, sort it by key (smaller is better), and drop slow candidates.
 
-    The ranking keeps the KEPT (8) best of all, and the KEPT_OF_FAMILY (16) best of each family (same kinds of kernels,
-    same rewrites of the program). If the ranking keeps all, no candidate is dropped.
+    The ranking keeps the KEPT (8) best of all, and the KEPT_OF_FAMILY (16) best of each family (same designs of
+    kernels, same rewrites of the program). If `ranking.keeps_all` is set, no candidate is dropped. `ranking.states` is
+    incremented.
     """
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)

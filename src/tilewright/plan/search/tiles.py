@@ -216,9 +216,10 @@ def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -
     """Yield AxisTiles of an N that the grid cannot split: loop tiles, and equal shares for the workgroups of a cluster.
 
     The grid cannot split N if, for example, the program reduces the MMA's result along it. `c` are the dimensions of N,
-    `columns` the extents of atoms along their columns; `o` (an Orientation) has the MMAs. If the program needs several
-    passes over N, the MMA is computed again in each pass, and the tile's count is the number of iterations of all
-    passes. Yields nothing if the program scans along `c`.
+    `columns` the extents of atoms along their columns; `o` (an Orientation) has the MMAs. Loop tiles have at least
+    COLUMN_BLOCKS[0] (64) columns or the author's tile size, which is kept if it changes the result. If the program
+    needs several passes over N, the MMA is computed again in each pass, and the tile's count is the number of
+    iterations of all passes; only then clusters are tried. Yields nothing if the program scans along `c`.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -324,9 +325,7 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
-    """True if all of `dims` are digits (mixed-radix parts) of one dimension of the program `facts`, in the digits'
-    order.
-    """
+    """True if all `dims` are digits (mixed-radix parts) of one dimension of `facts`, in the order of its digits."""
     return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
 

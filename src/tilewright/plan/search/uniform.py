@@ -269,7 +269,8 @@ def touched_bytes(facts: Facts, machine: Machine) -> float:
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     """Return the plan (a Schedule) of a kernel without a pipeline, whose waves all run the same code.
 
-    If the kernel splits a reduction into parts, it is the plan in which different workgroups reduce the parts.
+    If the kernel splits a reduction or a loop into parts, it is the plan in which different workgroups reduce the
+    parts.
     """
     facts, size = kernel.facts, kernel.facts.number_of
     tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
