@@ -19,8 +19,9 @@ def as_plan(candidate: PlanCandidate) -> Schedule | Rejected:
     """Return the plan of a candidate of the search: a Schedule, from which the lowering (code generator) makes code.
 
     The plan has one `repack` statement per operand that is copied to another layout before the kernel. If the candidate
-    runs two kernels, the plan of the second is in the field `then`. If the lowering does not support the candidate,
-    return a Rejected instead, which names the missing feature.
+    runs two kernels, the plan of the second is in the field `then`. If the lowering does not support one of the
+    kernels, a copy, or the value at which the program is split, return a Rejected instead, which names the missing
+    feature.
     """
     kernel = candidate.kernel
     plan: Schedule | Rejected

@@ -27,9 +27,7 @@ class DimClass:
 
     @property
     def is_batch(self) -> bool:
-        """True if these dimensions are M, N or K of no MMA: each MMA has them as batch dimensions, or does not have
-        them.
-        """
+        """True if no MMA has these dimensions as M, N or K: in each MMA they are batch dimensions, or do not occur."""
         return set(self.roles) <= {BATCH, NONE}
 
 
@@ -41,11 +39,11 @@ def classes_of(facts: Facts, flips: tuple[bool, ...]) -> tuple[DimClass, ...]:
     - their role (row, column, K, batch or none) in every MMA;
     - whether the grid may split them;
     - whether one pass over them, tile by tile, suffices. It does for x * 2, but not for x / sum(x), nor for the
-      dimension of a `scan`.
+      dimension of a `scan` or `topk`.
 
-    Classes that the grid may split come first. Then follow the memory order of the first write, then that of the reads,
-    then all others. `flips` has an entry for each MMA: True if N lies on the atom's rows, which swaps the roles row and
-    column.
+    `flips` has an entry for each MMA of `facts`: True if N lies on the atom's rows, which swaps the roles row and
+    column. The dimensions of a class, and the classes by their first dimension, are in this order: dimensions that the
+    grid may split; dimensions of the first write in memory order; those of the reads; all others.
     """
     order = [dim for n in (*facts.writes[:1], *facts.reads) for form in n.place.coords for dim, _ in form]
     sides = [(*p.side(flip)[:2], p.k, p.batch) for p, flip in zip(facts.products, flips, strict=True)]

@@ -31,8 +31,8 @@ def choose(
 ) -> RankedBlocks:
     """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return RankedBlocks.
 
-    The units of the machine for which `is_tried` is true are tried. The result also has all units that do not fit, with
-    reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of `space` does not have exactly
+    The units of the machine for which `is_tried` is true are tried. Dimensions of M are merged first where memory
+    allows. The result also has all units that do not fit, with reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of `space` does not have exactly
     one digit (mixed-radix part), there are no candidates and no roofline.
 
     `fixed` are the author's constraints. If no blocking meets them, they are ignored.
@@ -82,8 +82,8 @@ def _candidates(
     """Yield a CostedBlocking (blocking and predicted cost) for each legal blocking of a product, with each of `atoms`.
 
     `space` (a Contraction) has M, N, K and the operands of the product. A blocking is a choice of tile sizes and loop
-    order. All blockings follow the author's constraints `fixed`. Blockings whose tasks (one core's tile each) copy too
-    many bytes of A first, or that have too many instructions, are left out.
+    order. All blockings follow the author's constraints `fixed`. Blockings are left out that have too many
+    instructions, or in which a task (one core's tile) first copies too many bytes of A.
     """
     for atom in atoms:
         suited = variant(space, atom)

@@ -26,8 +26,9 @@ from tilewright.plan.vectors import step_cycles
 def block_cost(space: Contraction, blocking: Blocking, machine: Machine) -> Cost:
     """Predict the time of a blocking (tile sizes, loop order) of one product on a CPU; return a Cost.
 
-    The Cost has the cycles of the busiest core, by cause: MMAs, memory, staging of A, stores, launch, packing of B.
-    Packing is 0 if B is constant, as it is then packed before the launch. `space` is the product's index space.
+    The Cost has the cycles of the busiest core, by cause: MMAs, staging of A, stores, launch, packing of B, and memory,
+    which is the rest of the predicted time. Packing is 0 if B is constant, as it is then packed before the launch.
+    `space` is the product's index space.
     """
     shape, limits, workers = task_shape(space, blocking), machine.limits, cores(machine)
     mma = shape.repeats * _task_mma_cycles(space, blocking, machine, shape) + _task_overhead(blocking, machine)
@@ -152,7 +153,8 @@ def _task_read_cycles(space: Contraction, blocking: Blocking, machine: Machine, 
     A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space. Bytes
     come from the nearest cache that holds them, or from memory. An operand is read again for later accumulator tiles.
     Whether a cache still holds it depends on the bytes read in between, and so on the order of the loops over
-    accumulator tiles (`blocking.order`).
+    accumulator tiles (`blocking.order`). Blockings by lanes (vectors along a dimension that A, B and the result share)
+    read short runs of memory, which takes longer.
     """
     limits, core = machine.limits, sum(_core_bytes(space, blocking, machine, shape))
     written = operand_bytes(space.out) / (shape.tasks * shape.repeats)
@@ -195,9 +197,11 @@ def _task_waiting_cycles(space: Contraction, blocking: Blocking, machine: Machin
 def _operand_reads(
     space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape
 ) -> tuple[OperandReads, OperandReads]:
-    """Return the OperandReads of A and of B for one task and batch element, without a ragged tile of the last task.
+    """Return the (OperandReads of A, OperandReads of B) for one task and batch element.
 
-    A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space.
+    A task is one core's tile; `shape` has its numbers of accumulator tiles. `space` is the product's index space. If A
+    is staged (copied to scratch memory), all of its reads count as repeated reads, because the copy itself is counted
+    elsewhere. Reads for a ragged tile of the last task are left out.
     """
     a_bytes, tile_a = _a_bytes(space, blocking, shape)
     tile_b = blocking.columns * _k_elements(space, blocking) * element_bytes(space.b.dtype)
@@ -258,10 +262,11 @@ def _core_bytes(
 
 
 def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles to stage A (copy it to scratch memory) for one task and batch element; 0 if A is not.
+    """Return one core's cycles to stage A (copy it to scratch memory) for one task and batch element.
 
     A task is one core's tile. The copy reads A from memory for the share that misses L2, and writes to memory for the
-    share of the staged bytes that L2 cannot hold. `shape` has the task's staged bytes.
+    share of the staged bytes that L2 cannot hold. `shape` has the task's staged bytes. 0 if `blocking` does not stage
+    A.
     """
     if not blocking.stage:
         return 0.0

@@ -59,7 +59,7 @@ class BlockedKernelSchedule:
         return self.candidate.plan.with_open(self.opened)
 
     def ranked_from_here(self) -> RankedBlocks:
-        """Return all blockings (tile sizes) of the product in order of cycles, but this kernel's first."""
+        """Return the product's RankedBlocks with this kernel's blocking (tile sizes) moved to the front."""
         others = (x for x in self.ranked.candidates if x is not self.candidate)
         return replace(self.ranked, candidates=(self.candidate, *others))
 
@@ -96,8 +96,8 @@ def kernels_of_blocks(facts: Facts, machine: Machine, ranking: Ranking) -> Itera
     """Yield CPU candidates for a program of one product: one per blocking (tile sizes) that fits a unit of the machine.
 
     A unit is the machine's tile registers or vectors. Yields nothing on a machine with lanes (a GPU), if the program
-    has no product, if it logs, or if its elements must be computed in order. If no blocking fits, or this rule does not
-    cover the program, `ranking` (the search's result) gets the reason. The number of candidates is added to
+    has no product, if it logs, or if its elements must be computed in order. `ranking` (the search's result) gets the
+    reason if no blocking fits, or if this rule does not cover the program. The number of candidates is added to
     `ranking.timed`, unless a size is open (known only at the call).
     """
     if machine.lanes is not None or not facts.products or facts.logs or facts.in_order:
@@ -130,11 +130,11 @@ def _plan_candidate(
     order: tuple[float, int],
     rewrites: tuple[Rewrite, ...] = (),
 ) -> PlanCandidate:
-    """Wrap a kernel as a PlanCandidate; its cycles are the kernel's, plus those of its epilogue, plus `copies`.
+    """Wrap a kernel as a PlanCandidate with its cycles: those of the kernel, of its epilogue, and `copies`.
 
-    `copies` are the cycles to prepare operands before the kernel, `rewrites` describe that. `order` is (cycles, rank):
-    candidates are ordered by these cycles, plus those of the epilogue and copies, and then by rank. `facts` is the
-    analysed program, which has the epilogue's elementwise work.
+    `copies` are the cycles to prepare operands before the kernel; `rewrites` describe this preparation. `order` is
+    (cycles, rank): the sort key of the candidate has these cycles, with those of the epilogue and `copies` added, and
+    then the rank. `facts` is the analysed program, which has the epilogue's elementwise work.
     """
     machine = kernel.ranked.machine
     epilogue = sum(
@@ -154,6 +154,7 @@ def _ranked_variants(
 
     `space` is the product's index space; blockings follow the author's constraints `fixed`. The pairs come in this
     order:
+
     - the operands as they are;
     - operands widened to the accumulator's type, if A is narrower, and the best blocking of the operands as they are is
       by lanes or does not exist; atoms compute this product;
@@ -188,10 +189,9 @@ def _widened_variant(space: Contraction, machine: Machine) -> Variant:
 
 
 def _is_vector_atom_for(atom: MultiplyAtom, space: Contraction) -> bool:
-    """True if `atom` multiplies vectors (it has one row, not a tile of rows) and takes exactly the operand types of a
-    product.
+    """True if `atom` multiplies vectors and takes exactly the operand types of a product with the index space `space`.
 
-    `space` is the product's index space. The atom may multiply and add several neighbours along K at once.
+    An atom of vectors has one row, not a tile of rows. It may multiply and add several neighbours along K at once.
     """
     return (atom.a.dtype, atom.b.dtype) == (space.a.dtype, space.b.dtype) and atom.shape[0] == 1
 
@@ -215,8 +215,8 @@ def _padded_variant(space: Contraction, group: int, machine: Machine) -> Variant
 def _open_kernels(facts: Facts, space: Contraction, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield CPU candidates for a product with extents of M known only at the call: one per blocking in tile registers.
 
-    `space` is the product's index space. Nothing is yielded, and `ranking` (the search's result) gets the reason, in
-    these cases:
+    `space` is the product's index space. Blockings are ranked at typical sizes; the author's constraints do not count.
+    Nothing is yielded, and `ranking` (the search's result) gets the reason, in these cases:
 
     - the machine has no tile registers;
     - no extent of M is known only at the call, or one of the two innermost extents of M is;

@@ -30,13 +30,14 @@ def kernels_with_atoms(
 ) -> Iterator[PlanCandidate]:
     """Yield candidates that run a program as one GPU kernel: all MMAs on atoms (MMA instructions), fed by a pipeline.
 
-    Candidates without split-K come first, then those with split-K (only if all sizes are known before the call). Two
-    kinds must be predicted to take at most 0.9 of the time of the plain ones: candidates that give an author's loop
-    another tile size, and split-K of a loop that carries more than sums. Tilings slower than `best` cycles are skipped.
-    `only_lowered` skips what the lowering (code generator) cannot do.
+    Candidates without split-K come first, then those with split-K (only if all sizes are known before the call).
+    Candidates of two kinds are yielded only if they are predicted to take at most 0.9 of the time of the plain ones:
+    those that give an author's loop another tile size, and split-K of a loop that carries more than sums. A tiling is
+    skipped if its lower bound exceeds `best` cycles, or those of a faster candidate yielded since (unless `ranking`
+    keeps all). With `only_lowered`, choices that the lowering (code generator) cannot do are skipped.
 
-    Yields nothing on a CPU, without an MMA, or if a result is not a plain store. `ranking` gets the reason, except on a
-    CPU and for one half of a split program.
+    Nothing is yielded on a CPU, without an MMA, or if a result is not a plain store. `ranking` gets the reason, except
+    on a CPU and for one half of a split program.
     """
     if machine.lanes is None:
         return
@@ -66,9 +67,9 @@ def all_tilings(facts: Facts, machine: Machine, ranking: Ranking, only_lowered: 
     """Return a list of the Tilings to try: for every choice of M or N for the atom's rows, every choice of tile sizes.
 
     If the author's constraints state how waves split a tile, and some tilings do exactly that, only these are returned.
-    `only_lowered` drops choices that the lowering (code generator) cannot do. Dropped choices, and reasons against halo
-    tiles (input patches loaded once for all filter taps), are noted in `ranking` (the search's result). `facts` is the
-    analysed program.
+    With `only_lowered`, choices that the lowering (code generator) cannot do are left out. `ranking` (the search's
+    result) gets the reasons for choices left out and against halo tiles (input patches loaded once for all filter
+    taps); `ranking.tilings` is incremented for each tiling. `facts` is the analysed program.
     """
     possible: list[Tiling] = []
     for o in orientations(facts, machine, ranking):
@@ -101,8 +102,8 @@ def _has_stated_loops(t: Tiling) -> bool:
 def _splits_waves_as_stated(t: Tiling) -> bool:
     """True if the tiling `t` splits a workgroup's tile among waves exactly as the author's constraints state.
 
-    Waves split a tile along the atom's rows only. So it is False if the author splits another dimension among several
-    waves, or if the tiling also splits the tile's columns among wave groups.
+    Waves split a tile along the atom's rows only. So the result is False if the author splits another dimension among
+    several waves, or if the tiling also splits the tile's columns among wave groups.
     """
     p = t.o.products[0]
     rows = {owner for owner in t.facts.stated_waves if p.rows & {owner, *t.facts.digits.get(owner, ())}}

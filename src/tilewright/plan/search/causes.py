@@ -34,7 +34,7 @@ Timed = Callable[[Work], float]
 
 
 def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
-    """Return a Cause (text, advice, operation) for what takes most of the time of a candidate.
+    """Return the Cause (text, advice, operation) that takes most of the predicted time of a candidate.
 
     If the candidate runs two kernels, it is the cause of the slower one. If the work of the kernel cannot be counted,
     the Cause says so. `facts` is the analysed program of the candidate.
@@ -56,8 +56,7 @@ def cause_of(candidate: PlanCandidate, facts: Facts, machine: Machine) -> Cause:
 
 
 def _work_of(kernel: CandidateKernel) -> tuple[Work, Timed] | None:
-    """Return (the kernel's Work, a function that predicts the cycles of the kernel for any Work); None if its work
-    cannot be counted.
+    """Return (Work of a kernel, function from any Work to the kernel's cycles); None if the work cannot be counted.
 
     A Work has counts of cycles and bytes. A caller can set one count to 0 and ask the function how many cycles remain.
     The kernel must not be a BlockedKernelSchedule.
@@ -82,12 +81,12 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
     """Yield (name of a cause, copy of `work` without it) for each cause that may take the time of a kernel.
 
     A copy has all counts of one cause set to 0: cycles of MMAs ("mma"), bytes and L2 cycles of copies ("copied") and so
-    on. If there are fewer tasks than cores, the pair ("tasks", work) comes last: there the same work is spread over as
-    many tasks as cores.
+    on. If there are fewer tasks than cores, a pair with the name "tasks" comes last; its copy spreads the same work
+    over as many tasks as cores.
     """
 
     def phases(**none: float) -> tuple[Phase, ...]:
-        """Return the phases (loop nests) of the work, with the counts that are keywords set to the given numbers."""
+        """Return the phases (loop nests) of `work` with some counts replaced: `phases(mma=0)` sets each `mma` to 0."""
         return tuple(p._replace(**none) for p in work.phases)  # type: ignore[arg-type]
 
     yield "mma", work._replace(phases=phases(mma=0, first=0))
@@ -113,7 +112,8 @@ def _without(work: Work, machine: Machine) -> Iterator[tuple[str, Work]]:
 def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine) -> Cause:
     """Return the Cause (text, advice, operation) to report if the count named `what` takes most of a kernel's time.
 
-    `what` is a name that `_without` yields, such as "mma" or "copied"; `work` has the kernel's counts.
+    `what` is a name that `_without` yields, such as "mma" or "copied"; `work` has the kernel's counts. The kernel must
+    not be a BlockedKernelSchedule.
     """
     facts = _facts_of(kernel)
     tasks = f"{work.tasks} tasks" if work.tasks > 1 else "one task"
@@ -130,7 +130,7 @@ def _described(what: str, kernel: CandidateKernel, work: Work, machine: Machine)
     if what == "waits" and products and isinstance(kernel, UniformKernelSchedule):
         return _many_steps(kernel)
     if what == "again":
-        return _read_again(kernel, facts, work)
+        return _read_again(facts, work)
     if what == "latency" and isinstance(kernel, UniformKernelSchedule):
         return _single_lane_rows(kernel, facts)
     if what == "lanes":
@@ -166,10 +166,10 @@ def _facts_of(kernel: CandidateKernel) -> Facts:
 
 
 def _result_op(facts: Facts) -> Op | None:
-    """Return the program's operation with the largest iteration space: elements of its result times reduced elements.
+    """Return the operation with the largest iteration space: elements of its result times elements reduced for each.
 
-    Of equal ones, the last is returned. Fills, scalars, and values without an operation in the source do not count.
-    None if there is no other value.
+    Of several equally large operations, the last is returned. Fills and scalars do not count, nor do values for which
+    the program has no operation. None if no value counts.
     """
     sources = [n for n in facts.nodes if n.source is not None and n.op not in ("fill", "scalar")]
     return max(sources, key=lambda n: (facts.size(n.space), n.id)).source if sources else None
@@ -178,8 +178,9 @@ def _result_op(facts: Facts) -> Op | None:
 def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel with fewer tasks (workgroups' tiles) than cores.
 
-    It names the longest dimension that the grid cannot split, and why. If the grid can split all of them, it says that
-    there are too few elements. `facts` is the analysed program, `work` has the number of tasks.
+    It names the longest dimension that the grid cannot split, and why, with an operation that reduces or runs along it
+    (None if there is none). If the grid can split all dimensions, it says that there are too few elements. `facts` is
+    the analysed program, `work` has the number of tasks.
     """
     size = facts.number_of
     unsplit = [d for d in facts.order if d.symbols <= facts.sizes.keys() and d not in facts.cut and size(d) > 1]
@@ -196,7 +197,7 @@ def _too_few_tasks(facts: Facts, work: Work, machine: Machine) -> Cause:
 
 
 def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
-    """Return a Cause (text, advice, operation) for a kernel that spends most of its time on MMAs.
+    """Return a Cause (text, advice, operation) for a kernel that spends most of its time on MMAs; it must have one.
 
     For a KernelSchedule, the Cause is about the MMA of most cycles: either its atom computes at least twice the
     product, because tiles are padded, or MMAs simply take the time. For other kernels it is about the largest MMA:
@@ -230,10 +231,11 @@ def _slow_products(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 
 
 def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
-    """Return (dimension, extent, padded extent) of the side of the MMA `m` (M, N or K) that is padded most.
+    """Return (dimension, extent, padded extent) of M, N or K of the MMA `m`: of the one that is padded most.
 
-    Tiles are padded to whole atoms; the side with the largest ratio of padded to actual elements counts. The extent is
-    that of the whole dimension, the padded extent that of a tile. If the side has no dimension, the first item is the
+    Tiles are padded to whole atoms; M, N or K with the largest ratio of padded to actual elements is taken. The
+    dimension is the longest in the tile; for K, the one along which K steps run. The extent is that of the whole
+    dimension, the padded extent that of the tile along all of M, N or K. Without a dimension, the first item is the
     text "a side without dimensions" and the extent is 1.
     """
     t, p = kernel.tiling, m.oriented
@@ -252,10 +254,10 @@ def _most_padded(kernel: KernelSchedule, m: MmaTile) -> tuple[str, int, int]:
 def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel that waits for operands of its MMAs.
 
-    `what` is "gather" if lanes load operands without bulk copies, "copied" if tasks load them repeatedly. For "gather"
-    in a kernel with a pipeline, the Cause names the operand with the shortest contiguous dimension; else the one whose
-    tensor has the most bytes. If no operand is read, it says that each task computes them again. `facts` is the
-    analysed program, `work` has the copied bytes.
+    `what` is "gather" if lanes load operands without bulk copies, "copied" if tasks load operands repeatedly. For
+    "gather" in a kernel with a pipeline, the Cause names the operand with the shortest contiguous dimension; else the
+    operand of which the tensor has the most bytes. If no operand is read, it says that each task computes the operands
+    again. `facts` is the analysed program, `work` has the copied bytes; 0 bytes mean that caches bring operands.
     """
     reads = [facts.nodes[i] for p in facts.products for x in (p.a, p.b) for i in x.reads]
     if not reads:
@@ -286,7 +288,8 @@ def _slow_operands(what: str, kernel: CandidateKernel, facts: Facts, work: Work)
 def _many_steps(kernel: UniformKernelSchedule) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel whose waves wait for operands in every K step of an MMA.
 
-    It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply.
+    It names the MMA with the most K steps. If no MMA runs on an atom, it says that lanes multiply, and has no
+    operation.
     """
     waits: dict[Op, tuple[int, str]] = {}
     for op, microkernel in kernel.products.items():
@@ -320,7 +323,7 @@ def _single_lane_rows(kernel: UniformKernelSchedule, facts: Facts) -> Cause:
 
 
 def _least_contiguous(reads: list[ValueFacts], facts: Facts) -> ValueFacts:
-    """Return the read in `reads` whose contiguous dimension in memory has the fewest elements.
+    """Return the read in `reads` that has the fewest elements along its contiguous dimension in memory.
 
     A read without a contiguous dimension counts as one element.
     """
@@ -338,8 +341,7 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
     def run(n: ValueFacts) -> int:
         """Return the number of elements of the read or write `n` that one task finds contiguous in memory.
 
-        It is 1 if no dimension is contiguous, or if the kernel is not a UniformKernelSchedule (a kernel without a
-        pipeline).
+        It is 1 if no dimension is contiguous, and for kernels other than a UniformKernelSchedule (no pipeline).
         """
         d = dims.get(str(n.place.contiguous))
         return kernel.width(d) if d is not None and isinstance(kernel, UniformKernelSchedule) else 1
@@ -352,11 +354,12 @@ def _short_runs(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Caus
     return Cause(f"it {verb} {n.place.memory} {where}, a cache line for each", way, n.source)
 
 
-def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
+def _read_again(facts: Facts, work: Work) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel that reads rows of an input several times.
 
-    These rows are too long to keep in registers or shared memory. `facts` is the analysed program; `work` has the bytes
-    that are read again.
+    It is for rows that are too long to keep in registers or shared memory. The Cause names the largest input; its
+    operation is the program's first reduction, or the read if there is none. `facts` is the analysed program; `work`
+    has the bytes that are read again.
     """
     reduced = [n for n in facts.nodes if n.reduces and n.source is not None and n.op != "mma"]
     read = max(facts.reads, key=lambda n: facts.size(n.dims))
@@ -369,7 +372,7 @@ def _read_again(kernel: CandidateKernel, facts: Facts, work: Work) -> Cause:
 def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> Cause:
     """Return a Cause (text, advice, operation) for a kernel whose lanes compute for most of its time.
 
-    It names the operation that takes the most cycles: a read or write that goes element by element, an operation on
+    It names the operation that takes the most cycles: a read or write that moves one element at a time, an operation on
     tiles shorter than a vector, or one with many elements. `facts` is the analysed program.
     """
 
@@ -398,7 +401,7 @@ def _cause_of_blocks(kernel: BlockedKernelSchedule, facts: Facts, machine: Machi
 
     It names the largest item of the kernel's cost: MMAs, memory, staging, storing or packing. If the busiest core has
     more than twice its share of the tasks, it says that there are too few tasks instead. `facts` is the analysed
-    program.
+    program; the operation is the first MMA of `facts`.
     """
     cost, cores = kernel.candidate.cost, machine.limits.cores or 1
     op = facts.nodes[facts.products[0].node].source

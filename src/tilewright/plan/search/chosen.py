@@ -32,12 +32,12 @@ def choice_of(
     machine: Machine,
     refused: Sequence[Refusal] = (),
 ) -> Choice:
-    """Return the Choice of a candidate of the search: its plan, its predicted time, and what it was compared with.
+    """Return the Choice of a candidate of the search: its plan, its predicted time, and a comparison with other plans.
 
     `plan` is the candidate's plan, `facts` the analysed program, and `ranking` the search's result, which has the
-    roofline and the other candidates. `refused` are the candidates that were better but could not be lowered. One kind
-    of kernel is compared with the other blockings (tile sizes) of its product: CPU kernels whose accumulator tiles stay
-    in registers over K. Any other kernel is compared with the other candidates of the ranking.
+    roofline and the other candidates. `refused` are the candidates that were better but could not be lowered. A CPU
+    kernel whose accumulator tiles stay in registers over K is compared with the other blockings (tile sizes) of its
+    product, unless a second kernel follows. Any other kernel is compared with the other candidates of the ranking.
     """
     kernel, name, bound = candidate.kernel, facts.program.name, ranking.roofline
     find_cause = partial(cause_of, candidate, facts, machine)
@@ -80,5 +80,5 @@ def _first_candidates(ranking: Ranking) -> tuple[Candidate, ...]:
 
 
 def _written(cycles: float, plan: Schedule) -> Candidate:
-    """Return a Candidate (predicted cycles, and a function that returns the plan) for a `plan` that exists already."""
+    """Return a Candidate (predicted cycles, and a function that returns the plan) for the plan `plan`."""
     return Candidate(cycles, lambda: plan)

@@ -25,9 +25,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def cycles_beyond_l1(limits: Limits, moved: float, needed: float, slower: float = 1.0) -> float:
     """Return the cycles of one core to move `moved` bytes that L1 does not hold, to or from L2 and memory.
 
-    `needed` is the number of bytes that are used in turn, and so compete for L2: it decides which share of `moved`
-    misses L2 and goes to memory. Bytes that L2 holds move at L2's rate divided by `slower`. `limits` has the machine's
-    rates.
+    `needed` is the number of bytes that a task uses before it uses the same byte again: the more there are, the larger
+    the share of `moved` that misses L2 and goes to memory. Bytes that L2 holds move at L2's rate divided by `slower`.
+    `limits` has the machine's rates.
     """
     misses = missing_share(needed, l2(limits))
     return moved * (misses / limits.far_rate + (1 - misses) * slower / limits.l2_rate)
@@ -53,7 +53,7 @@ def slower_rows(machine: Machine, atom: MultiplyAtom, rows: int, stride: int, *,
     """Return the factor (1 or more) by which loads of A into tile registers are slower than L2's rate.
 
     A load of `atom` reads `rows` separate rows of A, which start `stride` bytes apart. Loads are slower still in two
-    cases: the rows fall into so few sets of L1 that it cannot hold a cache line of each; and loads bypass L1
+    cases: the rows fall into so few sets of L1 that L1 cannot hold a cache line of each; and loads bypass L1
     (`streams`). The factor is 1 for atoms without tile registers.
     """
     if not isinstance(atom.c, OpaqueOperand):
@@ -93,9 +93,10 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
 def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of one core that a task (one thread's work) takes beside its MMAs, such as stores of tiles.
 
-    It is a fixed time per task, plus a time per accumulator tile. Tiles in tile registers are stored in every iteration
-    of a K loop; those in vector registers cost a fixed time, as their stores count with their MMAs. `kernel` is a
-    kernel without a pipeline on a CPU; it must have an MMA.
+    It is a time per task, plus a time per accumulator tile in each iteration of the loops around its MMA. The time per
+    tile includes its store if the tile is in tile registers; for vector registers it is a constant, as stores count
+    with the MMAs. `kernel` is a kernel without a pipeline on a CPU. It must have an MMA; an MMA without an atom adds no
+    tiles.
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
     total = 0.0
@@ -129,10 +130,11 @@ def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def is_packed_before(kernel: UniformKernelSchedule, op: Op) -> bool:
-    """True if a kernel of its own packs B of the MMA `op` before this one, for all tasks.
+    """True if B of the MMA `op` counts as packed for all tasks by a kernel that runs before this one.
 
     Atoms that read several neighbours along K always want B packed. For other atoms, B is packed on a CPU if it is not
     contiguous along N and several tasks read it. False if the atom reads shared memory, or if the MMA has no atom.
+    Whether tasks split N within an accumulator tile, and so have to pack B themselves, is not checked.
     """
     microkernel, axes = kernel.products[op], kernel.axes_of(op)
     if microkernel is None or microkernel.slab or isinstance(axes, str):
@@ -172,15 +174,15 @@ def _lies_across_n(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> bool:
 
 
 def read_of(facts: Facts, value: Value) -> ValueFacts | None:
-    """Return the read whose result is the operand `value`; None if the program computes it."""
+    """Return the read (a node of the program's graph) with the result `value`; None if the program computes `value`."""
     return next((n for n in facts.reads if n.source is not None and value in n.source.results), None)
 
 
 def _stride(kernel: UniformKernelSchedule, read: ValueFacts, dim: Expr) -> int:
-    """Return the stride of `read` along the program dimension `dim`, in elements; 0 if its address does not depend on
-    `dim`.
+    """Return the stride, in elements, of the access `read` along the program dimension `dim`.
 
-    If `dim` was split into digits (mixed-radix parts), it is the stride of the last digit.
+    It is 0 if the address does not depend on `dim`. If `dim` was split into digits (mixed-radix parts), it is the
+    stride of the last digit.
     """
     names = kernel.facts.digit_names(dim)
     return read.place.steps.get(names[-1], 0) if names else 0
@@ -205,19 +207,19 @@ def task_value_cycles(kernel: UniformKernelSchedule) -> float:
 
 
 def value_bytes(kernel: UniformKernelSchedule) -> float:
-    """Return the bytes of a CPU task's scratch memory: accumulators of all MMAs, operands that it computes or
-    transposes.
+    """Return the bytes of a CPU task's scratch memory for its MMAs.
+
+    It holds the accumulators of all MMAs, and the operands that the task computes or transposes.
     """
     return sum(_value_bytes_of(kernel, op) for op in kernel.products)
 
 
 def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
-    """Return the bytes of scratch memory that the MMA `op` uses per iteration: for its accumulator, its computed
-    operands, and a B that the task transposes.
+    """Return the bytes of scratch memory per iteration for the MMA `op`: accumulator, computed operands, transposed B.
 
-    All elements are counted with the accumulator's element size, except those of B, which are counted per task and only
-    for atoms that take one element of K at a time. If a task loops over accumulator tiles, the accumulator and the
-    operands are those of one tile.
+    The accumulator and computed operands count with the accumulator's element size; if a task loops over accumulator
+    tiles, with the elements of one tile. A B that the task transposes counts with its bytes per task, and only for
+    atoms that take one element of K at a time.
     """
     values = {*op.results, *(v for v in op.operands[:2] if _argument(kernel, v) is None)}
     elements = sum(prod(kernel.blocks.get(d) or kernel.width(d) for d in v.type.dims) for v in values)
@@ -228,7 +230,10 @@ def _value_bytes_of(kernel: UniformKernelSchedule, op: Op) -> float:
 
 
 def _argument(kernel: UniformKernelSchedule, value: Value) -> MemoryType | None:
-    """Return the type of the tensor that `value` is read from; None if it is computed or has an unknown shape."""
+    """Return the type of the tensor from which the operand `value` is read.
+
+    None if the program computes `value`, or if an extent of the tensor is unknown.
+    """
     maker = kernel.facts.program.makers().get(value)
     kind = None if maker is None or maker.name != "read" else maker.operands[0].type
     return kind if isinstance(kind, MemoryType) and None not in kind.sizes else None
@@ -243,9 +248,9 @@ def _trips(kernel: UniformKernelSchedule) -> dict[Op, int]:
 
 
 def _bytes_of(kernel: UniformKernelSchedule, op: Op, axes: Axes) -> tuple[float, float]:
-    """Return (bytes of A, bytes of B): how much one iteration of a task reads for the MMA `op`, for one batch element.
+    """Return (bytes of A, bytes of B) that one iteration of a task reads for the MMA `op`, for one batch element.
 
-    `axes` says which dimensions of the MMA are M, N and K.
+    If the task loops over accumulator tiles, all of K counts. `axes` says which dimensions of the MMA are M, N and K.
     """
     size = kernel.facts.number_of
 
@@ -264,7 +269,7 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     """Return the bytes of an operand's tensor that one core reads in all its tasks (one thread's work each).
 
     `value` is the operand, `task_bytes` its bytes per task. Tasks along the operand's dimensions read separate parts of
-    the tensor; which of them a core runs follows from the order of the grid. If the operand is computed, not read,
+    the tensor; the core's tasks follow from the cyclic order of the grid. If the operand is computed, not read,
     `task_bytes` is returned.
     """
     tensor, size = _argument(kernel, value), kernel.facts.number_of
@@ -303,7 +308,10 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
 
 
 def _share_of_sets(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes) -> float:
-    """Return the share of L1's sets that the rows of an accumulator tile's B use; 1 if B is packed or computed."""
+    """Return the share (above 0, at most 1) of L1's sets that B of one accumulator tile uses.
+
+    Rows of B a power of two apart fall into few sets. The share is 1 if B is packed or computed.
+    """
     b = read_of(kernel.facts, axes.operands(op)[1])
     if b is None or microkernel.k_pack > 1 or _lies_across_n(kernel, op, axes):
         return 1.0

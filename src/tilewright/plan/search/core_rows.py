@@ -20,8 +20,7 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 
 
 def vector_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
-    """Return the cycles of a CPU core for one element of the value `n`, which is computed, loaded or stored with
-    vectors.
+    """Return a CPU core's cycles for one element of the value `n`, which is computed, loaded or stored with vectors.
 
     Vectors run along the last dimension of the value's tile. An element takes longer if vectors are not full, in scans,
     and if elements are loaded or stored one by one. An element of the result of a topk takes as long as a walk over its
@@ -74,8 +73,8 @@ def again_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of a CPU core for the bytes that one task (one thread's tile) moves a second time.
 
     A tile that is read, reduced and used again counts its bytes once for each use after the first. The input of a scan,
-    other than top-k, counts its bytes twice. Bytes that L1 still holds take no cycles. The others come from L2, or from
-    memory if all these tiles together do not fit in L2. `kernel` has the tile sizes and the machine.
+    other than top-k, counts its bytes twice. Bytes that L1 still holds take no cycles. All other bytes come from L2, or
+    from memory if the task's tiles together do not fit in L2. `kernel` has the tile sizes and the machine.
     """
     program, limits = kernel.facts.program, kernel.machine.limits
     users, again, between = program.users(), 0.0, 0.0
@@ -99,9 +98,9 @@ def again_cycles(kernel: UniformKernelSchedule) -> float:
 def bytes_fetched_in_vain(kernel: UniformKernelSchedule) -> float:
     """Return the bytes that CPU cores fetch from memory without using them, because tasks read pieces of rows.
 
-    A task that reduces over another dimension than the contiguous one reads a piece of every row, and then perhaps the
-    next piece of every row. Caches fetch some lines after each piece, and lose them before they are used. Short rows
-    that a task reads whole are contiguous: nothing is fetched in vain.
+    A task that reduces over another dimension than the contiguous one reads a piece of every row. Caches fetch some
+    lines after each piece, and lose these lines before a task uses them. 0 if tasks read whole rows: such rows follow
+    one another in memory.
     """
     facts, costs = kernel.facts, kernel.machine.costs.vectors
     lines, widths = 0.0, {str(d): n for d, n in kernel.widths.items()}
@@ -114,7 +113,11 @@ def bytes_fetched_in_vain(kernel: UniformKernelSchedule) -> float:
 
 
 def strided_reads(facts: Facts) -> list[ValueFacts]:
-    """Return the reads whose elements are reduced along another dimension than the one that is contiguous in memory."""
+    """Return the reads of which the program reduces a dimension, but not the dimension that is contiguous in memory.
+
+    `x[i, j]` of a row-major tensor is returned if the program sums over i alone. Reads without a contiguous dimension
+    are left out.
+    """
     reduced = {d for n in facts.nodes for d in n.reduces}
     return [
         n

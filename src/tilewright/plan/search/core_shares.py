@@ -7,10 +7,11 @@ from math import ceil, gcd
 
 
 def shares_of_core(counts: Sequence[int], cores: int, order: str) -> list[float]:
-    """Return the share (above 0, at most 1) of the values along each axis of the grid that a core's tasks have.
+    """Return, for each axis of the grid, the share (above 0, at most 1) of its tiles that the tasks of one core have.
 
-    `counts` are the numbers of tasks along the axes; the last axis changes fastest. With the order "contiguous" a core
-    runs neighbouring tasks, with any other order every task that is a multiple of `cores` later.
+    `counts` are the numbers of tiles along the axes; a task is one tile along each axis, and the last axis changes
+    fastest. With the order "contiguous" a core runs neighbouring tasks. With any other order it runs every `cores`-th
+    task.
 
     >>> shares_of_core([4, 8], 4, "contiguous"), shares_of_core([4, 8], 4, "cyclic")
     ([0.25, 1.0], [1.0, 0.25])

@@ -42,8 +42,8 @@ def kernels_of_cores(
 
     With `in_registers`, the first candidates have no K loops but those of the author, so that accumulators may stay in
     registers over all of K. Without it, only candidates are yielded whose accumulators go through memory between K
-    tiles. Yields nothing on a machine with lanes (a GPU). Dimensions that the grid cannot split are noted in `ranking`
-    (the search's result) with the reason.
+    tiles. Yields nothing on a machine with lanes (a GPU). `ranking` (the search's result) gets the reason for each
+    dimension that the grid cannot split; `ranking.timed` is incremented for each candidate.
     """
     if machine.lanes is not None:
         return
@@ -54,10 +54,9 @@ def kernels_of_cores(
             ranking.reject(f"tasks over {d}", why)
 
     def of_whole_tasks(k_tiles: Mapping[Expr, int]) -> dict[Op, Microkernel | None]:
-        """Return {MMA: microkernel (atom and accumulator tile), or None if no atom fits} for tasks that have whole
-        dimensions of the grid.
+        """Return {MMA: microkernel (atom and accumulator tile)} for tasks that have all of each dimension of the grid.
 
-        `k_tiles` maps each looped dimension to its elements per iteration.
+        The value is None if no atom fits the MMA. `k_tiles` maps each looped dimension to its elements per iteration.
         """
         return microkernels(facts, machine, lambda d: size(d) if d in facts.cut else k_tiles.get(d) or size(d))
 
@@ -78,16 +77,15 @@ def kernels_of_cores(
 def _k_tiles(
     facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: dict[Expr, int]
 ) -> Iterator[dict[Expr, int]]:
-    """Yield choices of {loop dimension: elements per iteration}: copies of `loops` in which the K tile of one MMA is
-    shorter.
+    """Yield choices of {loop dimension: elements per iteration}: copies of `loops` with a shorter K tile of one MMA.
 
     Tiles are chosen for the caches: B of one column of accumulator tiles then takes half of L1 or all of it, or a
     quarter or half of L2. The loop keeps at least FEWEST_K_TILES (4) iterations. An MMA without a K loop gets one, if
     its operands can be computed tile by tile.
 
-    Some MMAs are left as they are: those whose loop carries more than accumulators, has a stated tile, or has an extent
-    known only at the call; and those that reduce further dimensions. `products` maps each MMA to its microkernel (atom
-    and tile).
+    Some MMAs get no shorter tile: those without an atom; those whose loop carries more than accumulators, has a stated
+    tile, or has an extent known only at the call; and those that reduce further dimensions. `products` maps each MMA to
+    its microkernel (atom and tile).
     """
     size = facts.number_of
     fixed = {*facts.loops, *facts.stated_loops, *(str(d) for d in facts.opened)}
@@ -142,10 +140,10 @@ def _task_widths(
 
 
 def _extents(extent: int, width: int, tiles: Collection[int]) -> list[int]:
-    """Return the extents of a task to try along a dimension of `extent` elements, ascending; `width` is one of them.
+    """Return the extents of a task to try along a dimension of `extent` elements, ascending; `width` is always tried.
 
-    `tiles` are extents of accumulator tiles along the dimension. If there are any, all of the dimension and powers of
-    two times each of `tiles` are tried too.
+    `tiles` are extents of accumulator tiles along the dimension. If `tiles` is not empty, all of the dimension and
+    powers of two times each of `tiles` are tried too.
 
     >>> _extents(100, 25, ()), _extents(100, 25, (16, 48))
     ([25], [16, 25, 32, 48, 64, 96, 100])
@@ -202,9 +200,9 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
     """Return `kernel` with microkernels (atoms and accumulator tiles) and task widths that fit each other, on a CPU.
 
     With `holds`, tasks loop over accumulator tiles that stay in registers over all of K; task widths are rounded up to
-    whole tiles. That is not done if registers cannot hold the tiles of all MMAs at once, or if the author states tasks
-    smaller than a tile. Without such loops, microkernels are chosen anew for the task widths if `chooses` is set, or if
-    a task is smaller than its tile.
+    whole tiles. Tasks have no such loops if registers cannot hold the tiles of all MMAs at once, or if the author
+    states tasks smaller than a tile. Microkernels are then chosen anew for the task widths if `chooses` is set, or if a
+    task is smaller than its tile.
     """
     facts, machine = kernel.facts, kernel.machine
     blocks = blocks_of(kernel.products, facts.cut, kernel.width, machine) if holds else {}
@@ -219,9 +217,9 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
 def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
     """Return {dimension: elements per task}: `widths`, rounded up to multiples of the extents `blocks` of a tile.
 
-    `blocks` has the accumulator tile's extent per dimension. Widths that the author states stay as they are. Others do
-    not exceed the dimension's extent, if that is known before the call. A dimension whose extent is known only at the
-    call, and along which a sliding window reads, is left out: a task has all of it.
+    `blocks` has the accumulator tile's extent per dimension. Widths that the author states stay as they are. Other
+    widths do not exceed the dimension's extent, if the extent is known before the call. If it is known only at the
+    call, and a sliding window reads along the dimension, the dimension is left out: a task has all of it.
     """
     size, rounded = facts.number_of, dict(widths)
     for d, n in blocks.items():

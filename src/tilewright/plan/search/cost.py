@@ -46,7 +46,7 @@ BALANCED = 5
 class CopyRate(NamedTuple):
     """How fast copies to shared memory are.
 
-    `share` is the fraction of the machine's cores at work: the more there are, the longer L2 takes for each. `latency`
+    `share` is the fraction of the machine's cores at work: the more cores work, the longer L2 takes for each. `latency`
     is the latency of a copy in cycles.
     """
 
@@ -80,8 +80,8 @@ class KernelTime(NamedTuple):
 def launch_cycles(machine: Machine) -> float:
     """Return the fixed cycles to start (launch) one kernel, before its first workgroup runs.
 
-    If the machine can launch a kernel while the one before it ends (programmatic dependent launch), it is the smaller
-    of the cycles of such a launch and of a plain launch.
+    If the machine can launch a kernel while the kernel before it ends (programmatic dependent launch), the result is
+    the smaller of the cycles of such a launch and of a plain launch.
     """
     limits = machine.limits
     early = "programmatic" in machine.launches
@@ -111,9 +111,10 @@ def line_factor(machine: Machine, row_bytes: int, pitch: int) -> float:
 def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: int) -> float:
     """Return the L2 cycles of one core to copy one operand row of `k` elements from global to shared memory.
 
-    The row is copied in slabs (rows of shared memory) of `slab` elements, `element_bytes` bytes each. `pitch` is the
-    number of bytes between the starts of rows in global memory; copies take longer if it is no multiple of an L2
-    sector. 0 means that all rows are aligned. A last slab that is not full takes at least as long as a full one.
+    The row is copied in slabs (rows of shared memory) of `slab` elements, `element_bytes` bytes each. A last slab that
+    is not full takes as long as a full one, but has a slow-down of its own if it ends within an L2 sector. `pitch` is
+    the number of bytes between the starts of rows in global memory; 0 means that all rows are aligned. Copies take
+    longer if the bytes of an L2 sector, or of a slab, do not divide `pitch`.
     """
     limits, row = machine.limits, slab * element_bytes
     whole, rest = divmod(k, slab)
@@ -131,10 +132,10 @@ def row_cycles(machine: Machine, k: int, slab: int, element_bytes: int, pitch: i
 def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_copy_cycles: float = 0.0) -> float:
     """Return one core's cycles for one iteration of a loop with a pipeline; `p` (a Phase) has the loop's work.
 
-    It is the maximum of three: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter), reads
-    of shared memory, and copies to shared memory. Exposed latencies are added, and too few stages make it longer. `o`
-    (an Overlap) has the wave groups and stages, `rate` (a CopyRate) says how fast copies are; `extra_copy_cycles` are
-    added to copies.
+    The longest of three decides: arithmetic (the longer of MMAs and lanes, plus the exposed share of the shorter),
+    reads of shared memory, and copies to shared memory. Exposed latencies and serial work are added. Too few stages
+    make the iteration longer, unless one of its MMAs waits for another (`p.is_dependent`). `o` (an Overlap) has the
+    wave groups and stages, `rate` (a CopyRate) says how fast copies are; `extra_copy_cycles` are added to the copies.
     """
     limits = machine.limits
     is_lone = p.is_lone or (o.all_groups == 1 and not p.is_dependent)
@@ -166,7 +167,7 @@ def step_cycles(machine: Machine, p: Phase, o: Overlap, rate: CopyRate, extra_co
 def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
     """Return the average cycles per iteration that waves wait for a pipeline stage, because iterations are too short.
 
-    A stage that was used goes back to the copies, which takes a minimum time. `cycles` is the length of an iteration
+    A stage that MMAs have read is filled again, which takes a minimum time. `cycles` is the length of an iteration
     without the wait. The first iterations of a task find all stages free and do not wait. `p` (a Phase) is the work of
     an iteration, `o` (an Overlap) has the number of stages. 0 if no operand has stages.
     """
@@ -179,8 +180,9 @@ def _stage_wait(limits: Limits, p: Phase, o: Overlap, cycles: float) -> float:
 def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
     """Return the cycles of one core to copy the operands of one iteration to shared memory.
 
-    It is the longest of the bytes at L2's rate, the traffic in L2, and lanes' own loads. L2 takes longer the more cores
-    are at work: `share` is the fraction of the machine's cores. `p` (a Phase) has the bytes.
+    It is the longest of three: the copied bytes at L2's rate; the traffic in L2, multiplied by `share`; and the loads
+    of lanes that copy operands without bulk copies. `share` is the fraction of the machine's cores at work. `p` (a
+    Phase) has the bytes and cycles.
     """
     return max(p.copied / limits.l2_rate, max(p.l2, limits.alone * p.alone / limits.l2_rate) * share, p.gather)
 
@@ -188,10 +190,12 @@ def _copy_cycles(limits: Limits, p: Phase, share: float) -> float:
 def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
     """Return the fraction (0 to 1) of the shorter of MMA and ALU (lane) cycles that stays exposed in an iteration.
 
-    Exposed cycles overlap nothing else. With one wave group all of them are exposed; g groups overlap each other, and
-    expose 1/g. MMAs that start one iteration ahead leave nothing exposed. If MMAs wait for another MMA of the
-    iteration, g groups expose 1/g**2, and starting ahead needs two or more stages; a single group then still exposes a
-    constant share. `p` (a Phase) is the iteration's work, `o` (an Overlap) has wave groups and stages.
+    Exposed cycles overlap nothing else. `p` (a Phase) is the iteration's work. `o` (an Overlap) has the number g of
+    wave groups, the stages, and `ahead`: MMAs start one iteration ahead. There are two cases:
+
+    - MMAs are independent: 0 with `ahead`; else 1/g, as g groups overlap each other.
+    - An MMA waits for another MMA of the iteration: 1/g**2. With `ahead` and two or more stages it is 0 instead, or the
+      machine's constant `lone_shown` for a single group.
     """
     ahead = o.ahead and o.stages > 1
     if not p.is_dependent:
@@ -202,7 +206,10 @@ def _exposed_share(limits: Limits, p: Phase, o: Overlap) -> float:
 
 
 def stored_cycles(machine: Machine, e: TaskEnd) -> float:
-    """Return the cycles of one core to write the results of a workgroup's epilogue `e` to shared memory."""
+    """Return the cycles of one core to write the results of a workgroup's epilogue `e` to shared memory.
+
+    Each element takes one register word.
+    """
     return e.outputs * machine.register_file.word_bytes / machine.limits.shared_rate
 
 
@@ -210,7 +217,8 @@ def end_cycles(machine: Machine, e: TaskEnd, o: Overlap) -> float:
     """Return the cycles of one workgroup's epilogue `e`, which writes results through shared to global memory.
 
     `o` (an Overlap) says how many wave groups (such as warpgroups) share the epilogue: the more groups, the shorter the
-    waits between accumulator tiles. With a single buffer for results, the workgroup also waits for that buffer.
+    waits between accumulator tiles. If `o` has a single buffer for results, the workgroup also waits for that buffer.
+    The latency of the last copy to global memory is included.
     """
     limits, stored = machine.limits, stored_cycles(machine, e)
     storing = stored + e.lanes if e.reduces else max(stored, e.lanes)
@@ -242,7 +250,8 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
 
     Busy cycles are those of arithmetic and loads, bandwidth cycles those of memory traffic. Both are for all tasks (one
     workgroup's tile each) and include waits for memory, but not the launch (the fixed cycles to start a kernel). If a
-    core runs several tasks at a time, the waits of one task overlap the memory traffic of the others.
+    core runs several tasks at a time (`w.at_a_time`), the waits of one task overlap the memory traffic of the others.
+    If there are fewer tasks than cores, idle cores move nothing, so that bandwidth cycles grow.
     """
     limits, cores = machine.limits, machine.limits.cores or 1
     tasks_per_core = tasks_in_turn(machine, w.tasks)
@@ -266,9 +275,10 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
 def tasks_in_turn(machine: Machine, tasks: int) -> float:
     """Return how many tasks, as long as the average one, a core runs one after the other until all `tasks` are done.
 
-    With equal cores it is the quotient of tasks and cores, rounded up. If the cores of the machine may be uneven, it is
-    the mean of two cases: equal cores, and uneven ones. With one task per core the slowest core decides. With more, the
-    last tasks go to cores that are ready, and from BALANCED tasks per core on the slowest delays nothing.
+    If the machine's cores are equally fast, or if there is one core or one task, it is tasks / cores, rounded up. If
+    cores may be uneven, it is the mean of that number and of tasks / cores (at least 1) with the delay of the slowest
+    core. The delay is the share `limits.uneven` with one task per core. It falls to 0 at BALANCED (5) tasks per core,
+    because the last tasks go to cores that are ready.
     """
     cores, uneven = machine.limits.cores or 1, machine.limits.uneven
     in_rounds = ceil(tasks / cores)
@@ -282,8 +292,9 @@ def tasks_in_turn(machine: Machine, tasks: int) -> float:
 def _phase_cycles(machine: Machine, p: Phase) -> float:
     """Return the cycles of one core for one iteration of the loop nest `p` (a Phase) of a kernel without a pipeline.
 
-    It is the sum of the cycles of MMAs, lanes (ALUs), shared memory and copies. On a machine without lanes (a CPU) it
-    is the cycles of vectors, plus about the longer of MMAs and reads of operands: loads overlap the MMAs that use them.
+    On a GPU it is the sum of the cycles of MMAs, lanes (ALUs), shared memory and copies; loads by lanes (`p.gather`)
+    are left to the caller. On a machine without lanes (a CPU) it is the cycles of vectors, plus about the longer of
+    MMAs and reads of operands: loads overlap the MMAs that use them.
     """
     limits = machine.limits
     if machine.lanes is None:
@@ -294,8 +305,11 @@ def _phase_cycles(machine: Machine, p: Phase) -> float:
 def overlapped_cycles(sharpness: float, *cycles: float) -> float:
     """Return the total time of activities that overlap: about the longest, more if others are nearly as long.
 
-    It is the p-norm of `cycles` (the time of each activity) with the exponent p = `sharpness`: 1 gives the sum, a large
-    one nearly the maximum. With `sharpness` 0 it is the maximum.
+    It is the p-norm of `cycles` (the time of each activity; at least one) with the exponent p = `sharpness`. The
+    exponent 1 gives the sum, a large exponent nearly the maximum, and 0 the maximum.
+
+    >>> overlapped_cycles(0, 3, 4), overlapped_cycles(1, 3, 4), overlapped_cycles(2, 3, 4)
+    (4, 7.0, 5.0)
     """
     longest = max(cycles)
     if not longest or not sharpness:
@@ -330,10 +344,10 @@ def _pipelined_cycles(machine: Machine, w: Work, o: Overlap) -> float:
 def _loop_cycles(w: Work, steps: list[float], share: float, masked: float) -> float:
     """Return the cycles of all iterations of one task (one workgroup's tile): the sum over its phases (loop nests).
 
-    `w` is the kernel's work, `steps` are the cycles per iteration of each phase. Masks let a task skip iterations:
-    `share` is the fraction (0 to 1) that it does. It applies to phases with masks, and to phases in which MMAs wait for
-    each other; other phases do all iterations. `masked` is the number of the task's partly masked iterations, which
-    take longer.
+    `w` is the kernel's work, `steps` are the cycles per iteration of each phase. Masks let a task skip iterations: the
+    task executes the fraction `share` (0 to 1) of them. The fraction applies to phases with masks, and to phases in
+    which MMAs wait for each other; all iterations of other phases are executed. `masked` is the number of the task's
+    partly masked iterations, which take longer.
     """
     total = 0.0
     for p, step in zip(w.phases, steps, strict=True):
@@ -346,8 +360,8 @@ def _even_tasks_cycles(machine: Machine, w: Work, o: Overlap, steps: list[float]
 
     Cores work in rounds, each core on one task per round; the result is the sum over rounds. `steps` are the cycles per
     iteration of each phase (loop nest), `end` the cycles per epilogue, `share` the fraction of cores at work. `w` is
-    the kernel's work. With ping-pong in `o` (an Overlap), the epilogue of a task overlaps the iterations of the next
-    task.
+    the kernel's work; its `lengths` has one entry. With ping-pong in `o` (an Overlap), the epilogue of a task overlaps
+    the iterations of the next task.
     """
     limits = machine.limits
     of_trips, masked, _ = w.lengths[0]
@@ -377,12 +391,11 @@ def _uneven_tasks_cycles(machine: Machine, w: Work, steps: list[float], end: flo
 
 
 def _edge_cycles(machine: Machine, w: Work, o: Overlap, rate: CopyRate) -> float:
-    """Return the extra cycles per core for tiles at the edges of C, which copy out-of-bounds rows too; 0 if there are
-    none.
+    """Return the extra cycles per core for tiles at the edges of C, which copy out-of-bounds rows too.
 
-    An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core. Lanes that copy
-    rows leave those out that lie outside, so that only bulk copies count. `rate` (a CopyRate) says how fast copies are.
-    `w` is the kernel's work, `o` (an Overlap) has its wave groups and stages.
+    An edge tile extends past the end of M or N; the cycles are summed over all edge tiles of the core, 0 if it has
+    none. Only bulk copies count, because lanes that copy operands leave out rows that are out of bounds. `rate` (a
+    CopyRate) says how fast copies are. `w` is the kernel's work, `o` (an Overlap) has its wave groups and stages.
     """
     copying = [p for p in w.phases if p.copied]
     if not w.edges or not copying:

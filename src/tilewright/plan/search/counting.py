@@ -38,9 +38,9 @@ def count_work(
 ) -> Work | None:
     """Count the work of a pipelined kernel; return a Work: cycles and bytes per iteration, per epilogue and in all.
 
-    None if no MMA's result is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` has the
-    registers live in a lane and the MMAs whose results are written. `placed` has the bytes copied for operands.
-    `phases` maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
+    None if no MMA's result is written. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles. `live` says which
+    MMAs' results are written, and which MMAs wait for another. `placed` has the bytes copied for operands. `phases`
+    maps each MMA (node number) to the loops around it. `copying_waves` is the number of waves whose lanes copy
     operands, if bulk copies do not.
     """
     lanes = LaneCycles(t)
@@ -71,7 +71,8 @@ def result_rows(t: Tiling, last: MmaTile) -> ResultRows:
     """Return a ResultRows: the rows of global memory into which a workgroup writes one accumulator tile.
 
     `last` is the tile of the MMA that computes the result. The ResultRows has the number of rows, the elements per row,
-    the bytes per element, and the bytes between rows. `t` (a Tiling) has the kernel's tile sizes.
+    the bytes per element (of the widest result), and the greatest number of bytes that divides all distances between
+    rows. `t` (a Tiling) has the kernel's tile sizes.
     """
     accesses = [w.place for w in t.facts.writes]
     flip = t.o.flips[t.o.products.index(last.oriented)]
@@ -86,7 +87,7 @@ def task_end(t: Tiling, last: MmaTile, result: ResultRows, lanes: float, blocks:
     `t` (a Tiling) has the tile sizes. `last` is the MMA that computes the result, `result` the rows of one accumulator
     tile in memory, `blocks` the number of accumulator tiles per workgroup. `lanes` is the number of ALU cycles per
     accumulator tile for elementwise work after the MMA. `reduces` says that lanes reduce the result before it is
-    stored.
+    stored. Only bulk stores are counted: `by_lanes` is 0, and `l2` and `narrow` are 0 on a machine without bulk stores.
     """
     machine, limits, store = t.machine, t.machine.limits, t.machine.bulk_store
     width = result.columns * result.bytes
@@ -186,9 +187,9 @@ def _blocks_of_rows(t: Tiling, nest_mmas: list[MmaTile]) -> int:
 def _slabs_of_stage(placed: OperandPlacement, mmas: tuple[MmaTile, ...], phases: dict[int, Loops], loops: Loops) -> int:
     """Return the number of slabs (rows of shared memory along K) that one pipeline stage of the loop nest `loops` has.
 
-    If all MMAs are in this nest, it is the sum of their K steps. If some are in other nests, it is the number of slabs
-    of all operands that this nest loads. `placed` has the slabs of operands, `mmas` are the MMA tiles; `phases` maps
-    each MMA (node number) to the loops around it.
+    If all MMAs are in this nest, it is the number of slabs in one K step, summed over the MMAs. If some are in other
+    nests, it is the number of slabs of all operands that this nest loads; 1 if it loads none. `placed` has the slabs of
+    operands, `mmas` are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
     """
     if loops and set(phases.values()) == {loops}:
         return sum(ceil(m.depth / (m.atom.slab or 1)) for m in mmas)
@@ -215,8 +216,9 @@ def _edge_copies(t: Tiling, mmas: tuple[MmaTile, ...]) -> tuple[float, int]:
     """Return (out-of-bounds operand rows that an edge tile copies per K step, edge tiles of the busiest core).
 
     A tile is the part of C that one workgroup computes; an edge tile extends past the end of M or N. `t` (a Tiling) has
-    the tile sizes, `mmas` are the MMA tiles. The result is (0, 0) in three cases: lanes, not bulk copies, load
-    operands; a workgroup does more than sum one tile of C; or MMAs have different K.
+    the tile sizes, `mmas` are the MMA tiles. The result is (0, 0) if no tile is an edge tile, and in three further
+    cases: lanes, not bulk copies, load operands; a workgroup does more than sum one tile of C; or MMAs have different
+    K.
     """
     if t.o.by_threads or t.o.is_chained or any(m.oriented.product.k != mmas[0].oriented.product.k for m in mmas):
         return 0.0, 0
@@ -263,9 +265,9 @@ def state_bytes(t: Tiling, class_index: int) -> float:
     """Return the bytes of all values that one loop carries from iteration to iteration, summed over all tasks.
 
     It is the loop over the dimensions of class number `class_index` (a class has dimensions with the same role, such as
-    M or K, in every MMA). If that is a loop of the program itself, its carried values count. Otherwise the accumulators
-    of MMAs that reduce one of the dimensions count. Each element takes one register word. `t` (a Tiling) gives the
-    program, its classes and the machine; its tile sizes do not matter.
+    M or K, in every MMA). If the program itself has this loop, the loop's carried values count. Otherwise the
+    accumulators of MMAs that reduce one of the dimensions count. Each element takes one register word. `t` (a Tiling)
+    gives the program, its classes and the machine; its tile sizes do not matter.
     """
     facts, dims = t.facts, set(t.o.classes[class_index].dims)
     loop = next((x for axis, x in facts.loops.items() if axis in dims), None)

@@ -18,14 +18,14 @@ def kept_rounds(t: Tiling) -> tuple[float, float]:
 
     An iteration is skipped if an operand's whole tile is out of bounds along some memory coordinate, as at the padded
     edge of an image. Only operands that all MMAs share count. Both fractions are 1 if no iteration is skipped. `t` is
-    the Tiling (tile sizes); a task is one workgroup's tile.
+    the Tiling (tile sizes); a task is one workgroup's tile. The result is cached.
     """
     mean = longest = 1.0
     for read, k in _shared_operands(t.facts):
         place = t.facts.nodes[read].place
         if not (place.can_leave and place.linear):
             continue
-        for inside in _uniform(t, place, k):
+        for inside in _in_bounds_tables(t, place, k):
             in_bounds_share = inside.mean(axis=-1)
             mean, longest = mean * float(in_bounds_share.mean()), longest * float(in_bounds_share.max())
     return mean, longest
@@ -45,24 +45,24 @@ def _shared_operands(facts: Facts) -> Iterator[tuple[int, Dims]]:
 
 
 def busiest_share(t: Tiling) -> float:
-    """Estimate the fraction (0 to 1) of K iterations that are not skipped, on the core that does most of them.
+    """Estimate the fraction (0 to 1) of K iterations that are not skipped, on the core that skips the fewest.
 
     An iteration is skipped if an operand's whole tile is out of bounds. The fraction lies between that of an average
-    task (workgroup's tile) and that of the longest; the fewer tasks per core, the nearer to the longest. `t` is the
-    Tiling (tile sizes).
+    task (workgroup's tile) and that of the longest task; the fewer tasks per core, the nearer to the longest. `t` is
+    the Tiling (tile sizes).
     """
     mean, longest = kept_rounds(t)
     tasks_per_core = -(-t.tasks // (t.machine.limits.cores or 1))
     return mean + (longest - mean) / (1 + tasks_per_core)
 
 
-def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.ndarray]:
+def _in_bounds_tables(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.ndarray]:
     """Yield tables that say in which K iterations a whole tile of a read is in bounds.
 
     There is one boolean array for each memory coordinate of the access `place` that depends on K (the dimensions `k`)
-    and is the same for all elements of a tile. Its shape is (positions, K iterations): positions are the indices along
-    the other dimensions of the coordinate. An entry is True if the coordinate is in bounds. `t` is the Tiling (tile
-    sizes).
+    and is the same for all elements of a tile. The shape of an array is (positions, K iterations): positions are the
+    indices along the other dimensions of the coordinate. An entry is True if the coordinate is in bounds. `t` is the
+    Tiling (tile sizes).
     """
     offsets = place.offsets or (0,) * len(place.coords)
     # a tile of a flat index may span two values of a digit
@@ -80,9 +80,10 @@ def _uniform(t: Tiling, place: AccessFacts, k: frozenset[str]) -> Iterator[np.nd
 
 
 def less_work(p: Phase, share: float) -> Phase:
-    """Return the loop nest `p` with the work of an average iteration, if only `share` of its iterations is done.
+    """Return a copy of the loop nest `p` with the work of an average iteration if some iterations are skipped.
 
-    Cycles and bytes per iteration are multiplied by the fraction `share`. The number of iterations, `p.trips`, stays.
+    Cycles and bytes per iteration are multiplied by `share`, the fraction of the iterations that are not skipped. The
+    number of iterations, `p.trips`, stays.
     """
     names = ("mma", "lanes", "masked", "shared", "copied", "l2", "rewritten", "gather", "serial")
     return p._replace(**{name: getattr(p, name) * share for name in names})

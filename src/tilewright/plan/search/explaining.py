@@ -22,7 +22,8 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
     """Return the lines of `explain`: predicted time and roofline, limits of the best candidate, and refusals.
 
     There is one line per refusal, which is a slower candidate or a rejected choice. If the ranking has no candidate,
-    the first line is "no plan", and the other lines are the refusals.
+    the first line is "no plan", and the other lines are the refusals. The best candidate's kernels must not be
+    BlockedKernelSchedules.
     """
     best = ranking.best
     if best is None:
@@ -39,7 +40,8 @@ def explain_ranking(ranking: Ranking, machine: Machine) -> list[str]:
 def refusals(ranking: Ranking) -> list[Rejected]:
     """Return a list of Rejected (a choice, and why it was not made) to explain why the best candidate was chosen.
 
-    In this order:
+    They come in this order:
+
     - up to NEXT (3) slower tile sizes of the best candidate's family (same rewrites of the program, same kinds of
       kernels);
     - the fastest candidate of each other family, with its time relative to the best;
@@ -66,8 +68,8 @@ def refusals(ranking: Ranking) -> list[Rejected]:
 def _slower_tiles_of_best_family(ranking: Ranking) -> list[Rejected]:
     """Return up to NEXT (3) Rejected: slower tile sizes of the best candidate's family, with relative times.
 
-    A family is all candidates with the same rewrites of the program and the same kinds of kernels. Return [] if the
-    ranking has no candidate, or if no other candidate of the family has MMA tiles.
+    A family is all candidates with the same rewrites of the program and the same designs of kernels. Fast tile sizes
+    come first. Return [] if the ranking has no candidate, or if no other candidate of the family has MMA tiles.
     """
     best, ratios = ranking.best, dict[str, str]()
     for candidate in ranking.candidates[1:]:
@@ -93,8 +95,9 @@ def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
     """Merge refusals for the same exhausted resource into one Rejected; return the new list.
 
     A Rejected is a choice of the search with the reason why it was not made. The resource is the text before the colon
-    of a reason: "registers: 300 of 240" -> "registers". A merged Rejected has the text of the first refusal and the
-    number of the others. Reasons without a colon, and reasons that the lowering lacks a feature, are not merged.
+    of a reason: "registers: 300 of 240" -> "registers". A merged Rejected has the choice and the reason of the first
+    refusal, and the number of the other refusals. Reasons without a colon, and reasons that the lowering lacks a
+    feature, are not merged.
     """
     by_resource: dict[str, list[Rejected]] = {}
     for refusal in rejected:

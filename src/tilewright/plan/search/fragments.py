@@ -26,7 +26,7 @@ SHALLOWEST = 32
 
 
 def kernels_of_fragments(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
-    """Yield GPU candidates with MMAs but without a pipeline: all waves run the same code, and load what they multiply.
+    """Yield GPU candidates with MMAs but without a pipeline: all waves run the same code, load operands and multiply.
 
     There is one per distinct choice of task widths (extents of a workgroup's tile) and K tiles. If the epilogue reads
     several accumulators, each choice is also tried without keeping accumulator tiles in registers. Yields nothing if
@@ -56,13 +56,12 @@ def _fragment_kernel(
     narrowed: bool,
     holds: bool,
 ) -> UniformKernelSchedule:
-    """Return the kernel (a UniformKernelSchedule) with `widths` elements per workgroup and `loops` elements per
-    iteration.
+    """Return the UniformKernelSchedule with `widths` elements per workgroup and `loops` elements per iteration.
 
     With `holds`, a workgroup has the extents of one accumulator tile instead of `widths`, and the tile stays in
-    registers. That is not done if registers cannot hold the tiles of all MMAs at once, or if a tile exceeds a width
-    that the author states. `narrowed` means that `widths` were halved to save shared memory: only atoms of one wave are
-    then used, which read operands from registers.
+    registers. `widths` are kept if registers cannot hold the tiles of all MMAs at once, or if a tile exceeds a width
+    that the author states. `narrowed` means that `widths` were halved to save shared memory: the accumulator tile is
+    then that of an atom of one wave, which reads operands from registers.
     """
     size = facts.number_of
 

@@ -42,17 +42,17 @@ class HaloWindow:
         return max(self.tile_extents(box)) <= machine.bulk_copy.box_extent
 
     def row_count(self, box: Mapping[str, int]) -> int:
-        """Return the number of rows in shared memory of the halo tile (input patch) of `box`.
+        """Return the number of rows in shared memory of the halo tile (input patch) of `box`, for one slab of channels.
 
-        A row has the channels of one input position, for one K step. `box` is a rectangle of output positions: it maps
-        each output dimension to its extent.
+        A row has the channels of one input position. `box` is a rectangle of output positions: it maps each output
+        dimension to its extent.
         """
         return prod(self.tile_extents(box))
 
 
 @lru_cache
 def halo_window(o: Orientation, c: DimClass) -> HaloWindow | None:
-    """Return the HaloWindow of A along the dimensions of `c`, or None if there is none. The result is cached.
+    """Return the HaloWindow of A along the dimensions of `c`, or None without one. The result is cached.
 
     A HaloWindow says how a sliding window reads A. With it, a workgroup can load a halo tile: the input patch of a box
     (rectangle) of output positions, once for all filter taps. `o` (an Orientation) says which of M and N lies on the
@@ -118,8 +118,9 @@ def _window_of_read(facts: Facts, p: ProductFacts, read: int, c: DimClass) -> Ha
     """Return the HaloWindow (how a sliding window reads A) along the dimensions of `c`; or text: why there is none.
 
     `p` is the MMA, `read` the node number of A, `c` a class of dimensions (same role, such as M or K, in every MMA).
-    There is a window if every memory coordinate is a sum of output positions (stride 1) and filter taps, no two output
-    positions have the same coordinates, and the channels are contiguous. `facts` is the analysed program.
+    There is a window if every memory coordinate is a sum of output positions (stride 1) and filter taps (stride 0 or
+    more), no two output positions have the same coordinates, and the channels are contiguous. The read must state its
+    coordinates and no bounds. `facts` is the analysed program.
     """
     access = facts.nodes[read].place
     source = facts.nodes[read].source

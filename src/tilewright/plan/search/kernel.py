@@ -56,7 +56,7 @@ class KernelSchedule:
 
     @property
     def cuts_both(self) -> bool:
-        """True if the grid splits M and N of all MMAs, and no M of one MMA is N or K of another.
+        """True if the grid splits M and N of all MMAs, and each of these dimensions has the same role in every MMA.
 
         Only such a kernel has a raster (an order in which the grid visits tiles of C).
         """
@@ -64,10 +64,11 @@ class KernelSchedule:
 
     @property
     def family(self) -> str:
-        """A name for this kind of kernel, such as "a pipeline, bulk copies"; `explain` shows one of each kind.
+        """A name for this kernel's design, such as "a pipeline, bulk copies".
 
         The first half is "halo tiles" (input patches of a convolution), "parts" (split-K: workgroups share K) or "a
-        pipeline"; the second says whether bulk copies or lanes copy operands.
+        pipeline"; the second says whether bulk copies or lanes copy operands. `explain` shows one candidate of each
+        name.
         """
         tiles = "halo tiles" if self.pipeline.offsets is not None else "parts" if self.parts else "a pipeline"
         return f"{tiles}, {'lanes copy' if self.tiling.o.by_threads else 'bulk copies'}"
@@ -77,9 +78,9 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
     """Yield (PlanCandidate, its Work) for each pipeline with which a tiling fits registers and shared memory.
 
     `t` is the Tiling (tile sizes); `best` is the time of the best candidate so far, in cycles. Yields nothing in five
-    cases: the tiling's lower bound exceeds `best`; some MMA has no atom that fits; a tile is a box (rectangle) of
-    output positions without a halo tile; no accumulator is written; rows of the result cannot be stored. The number of
-    pipelines is added to `ranking.timed`.
+    cases: a lower bound of the tiling's time exceeds `best`; some MMA has no atom that fits; a tile is a box
+    (rectangle) of output positions without a halo tile; no accumulator is written; rows of the result cannot be stored.
+    `ranking.timed` is incremented for each pipeline, and `ranking` gets the reasons for pipelines that do not fit.
     """
     mmas = tuple(m for p in t.o.products if (m := mma_tile(t, p)) is not None)
     if len(mmas) < len(t.o.products):
@@ -107,10 +108,10 @@ def candidates_of_tiling(t: Tiling, ranking: Ranking, best: float) -> Iterator[t
 def _can_store_rows(t: Tiling, mmas: tuple[MmaTile, ...], live: Liveness) -> bool:
     """True if a workgroup can store its rows of the result, by bulk copies or by lanes.
 
-    Bulk copies can if they can cut a row into pieces. Lanes can under two conditions: the
-    tile has exactly all columns; and elements past the last column would be in bounds of memory, so that padding could
-    not be dropped. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in `live.results` computes
-    the result.
+    True on a machine without bulk stores. Bulk copies can store a row if they can cut it into pieces. Lanes can under
+    two conditions: the tile has exactly all columns; and elements past the last column would be in bounds of memory, so
+    that padding could not be dropped. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; the last MMA in
+    `live.results` computes the result.
     """
     last = next(m for m in mmas if m.node == live.results[-1])
     result = result_rows(t, last)
@@ -135,9 +136,9 @@ def _least_cycles(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]
 def _least_copied_bytes(t: Tiling, mmas: tuple[MmaTile, ...]) -> float:
     """Return a lower bound of the bytes that a task copies to shared memory in the loops over its operands.
 
-    A read that several MMAs use may be copied once for all of them: the most that one MMA needs of it counts. It is 0
-    if tiles have several GEMMs of a batch, or are boxes (rectangles of positions), whose taps may share a copy. `t` (a
-    Tiling) has the tile sizes, `mmas` are the MMA tiles.
+    If several MMAs use a read, it may be copied once for all of them; so only the MMA that needs the most bytes of it
+    counts. The result is 0 if tiles have several GEMMs of a batch, or are boxes (rectangles of positions), as filter
+    taps may then share a copy. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles.
     """
     if t.batch > 1 or any(tile.fold == BOX and tile.level == GRID for tile in t.tiles):
         return 0.0
@@ -205,11 +206,16 @@ def work_of(kernel: KernelSchedule) -> Work | None:
 def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement) -> Work:
     """Return `work`, which was counted from the tiling alone, adjusted to the kernel's pipeline and raster.
 
-    These are the adjustments. A raster (order in which the grid visits tiles of C) that is worse than the best makes
-    copies longer. An A that stays in registers is not read from shared memory again. Iterations that are skipped
-    because an operand is out of bounds are subtracted, except with ping-pong or halo tiles. With ping-pong, tasks also
-    do the iterations that masks would skip. With a halo tile (input patch) of A, a stage of B has several filter taps,
-    or all of B is copied once per core. `placed` has the operands in shared memory.
+    There are five adjustments:
+
+    - A raster (order in which the grid visits tiles of C) that is worse than the best makes copies longer.
+    - An A that stays in registers is not read from shared memory again.
+    - Iterations that are skipped because an operand is out of bounds are subtracted, except with ping-pong or halo
+      tiles.
+    - With ping-pong, tasks also do the iterations that masks would skip.
+    - With a halo tile (input patch) of A, a stage of B has several filter taps, or all of B is copied once per core.
+
+    `placed` has the operands in shared memory.
     """
     pipeline, t = kernel.pipeline, kernel.tiling
     phases = work.phases
@@ -246,8 +252,9 @@ def _with_pipeline(work: Work, kernel: KernelSchedule, placed: OperandPlacement)
 def _share_read_alone(kernel: KernelSchedule) -> float:
     """Return the fraction (0 to 1) of the copied bytes that no other core reads at about the same time.
 
-    It is 0 if lanes copy operands, and if rows of an operand overlap in memory, as L2 then has most of them. It is also
-    0 if the grid has a batch, because workgroups of neighbouring batch entries read the rest of the same cache lines.
+    It is 0 if lanes copy operands, and if rows of an operand overlap in memory, as L2 then has most of the bytes. It is
+    also 0 if the grid has a batch, because workgroups of neighbouring batch entries read the rest of the same cache
+    lines.
     """
     t, products = kernel.tiling, [m.oriented for m in kernel.mmas]
     reads = [t.facts.nodes[read].place for p in products for read in (*p.a.reads, *p.b.reads)]
@@ -258,11 +265,10 @@ def _share_read_alone(kernel: KernelSchedule) -> float:
 
 
 def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
-    """Return the L2 cycles of one core to copy the part of operand B that one task reads, for a kernel that loads A as
-    halo tiles.
+    """Return the L2 cycles to copy the tile of B that one task reads, for a kernel that loads A as halo tiles.
 
-    The part has all filter taps and input channels, and the columns of the task's tile. A halo tile is an input patch;
-    `placed` must have one.
+    They are the cycles of one core. The tile of B has all filter taps and input channels, and the columns of the task's
+    tile of C. A halo tile is an input patch; `placed` must have one.
     """
     t, m, halo = kernel.tiling, kernel.mmas[0], placed.halo
     assert halo is not None
@@ -280,7 +286,10 @@ def _l2_cycles_of_b(kernel: KernelSchedule, placed: OperandPlacement) -> float:
 
 
 def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
-    """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (cycles)."""
+    """Predict the time of a kernel from its `work` and its pipeline's overlap; return a KernelTime (cycles, unbounded).
+
+    The time of merging partial results of split-K is not included.
+    """
     t, pipeline = kernel.tiling, kernel.pipeline
     roles, overlap = pipeline.roles, pipeline.overlap
     ahead, ordered = overlap in (AHEAD, ORDERED), overlap == ORDERED
@@ -290,10 +299,11 @@ def time_of(kernel: KernelSchedule, work: Work) -> KernelTime:
 
 
 def candidate_of(kernel: KernelSchedule, work: Work, extra: float = 0.0) -> PlanCandidate:
-    """Wrap a kernel as a PlanCandidate with its predicted cycles and sort key; note if memory bandwidth limits it.
+    """Return a kernel as a PlanCandidate, with its predicted cycles and its sort key.
 
     The cycles are predicted from `work` (its cycles and bytes). `extra` cycles are added, such as for merging the
-    partial results of split-K.
+    partial results of split-K. The candidate has a copy of `kernel`, with `at_memory_bound` set if memory bandwidth
+    limits its time.
     """
     time = time_of(kernel, work)
     kernel = replace(kernel, at_memory_bound=_is_memory_bound(kernel, work, time))

@@ -42,14 +42,15 @@ class KernelPlan:
         """Return the number of elements of the program dimension `d` in a tile of this kernel.
 
         It is per iteration if the kernel loops over `d`, else per workgroup. If `d` was split into digits (mixed-radix
-        parts such as image row and column), it is the largest of their extents. It is 1 for a dimension without a tile.
+        parts such as image row and column), it is the largest extent of a digit. It is 1 for a dimension without a
+        tile.
         """
         return max(self.t.size.get(name, 1) for name in self.facts.digit_names(d))
 
     def plan(self) -> Schedule | Rejected:
         """Return the plan (a Schedule) of the kernel; or a Rejected that names the feature that the lowering lacks.
 
-        The lowering is the code generator. A program with halo tiles gets its plan from `_halo_plan`.
+        The lowering is the code generator. A kernel with halo tiles gets its plan from `_halo_plan`.
         """
         why = why_not_oriented(self.t.o) or why_not_lowered(self.t) or self._why_not_mmas_or_split()
         if why:
@@ -100,9 +101,9 @@ class KernelPlan:
     def _grid_dims(self) -> list[Expr]:
         """Return the program dimensions that become axes of the plan's grid, as a list in the order of the axes.
 
-        These are the dimensions that the grid can split, and an M of one element. If the grid splits M and N of all
-        MMAs, the dimensions of C come last; those of one element that all accumulators have are then included.
-        Dimensions that only some carried values of a loop with split-K have are left out.
+        They are the dimensions that the grid can split, and an M of one element. If the grid splits M and N of all
+        MMAs, the dimensions of C come last, and include dimensions of one element that all accumulators have. With
+        split-K of a loop, dimensions that only some of the loop's carried values have are left out.
         """
         cut = self._with_unit_rows([d for d in self.facts.cut if d not in self._dims_of_some_states()])
         if not self.kernel.cuts_both:
@@ -112,11 +113,11 @@ class KernelPlan:
         return [*(d for d in cut if d not in result), *result]
 
     def _dims_of_some_states(self) -> set[Expr]:
-        """Return the dimensions that the grid cannot split because only some of a loop's carried values have them.
+        """Return the dimensions that only some of the carried values of a loop have, if split-K splits this loop.
 
-        The loop is the one that split-K splits: each workgroup writes all carried values of its part of the loop. For a
-        loop that carries `m[i]` and `acc[i, j]`, the result is {j}. The set is empty without split-K, and if the
-        program itself has no such loop.
+        The grid cannot split these dimensions, because each workgroup writes all carried values of its part of the
+        loop. For a loop that carries `m[i]` and `acc[i, j]`, the result is {j}. The set is empty without split-K, and
+        if the split loop is not one of the program.
         """
         loop = None if self.kernel.parts is None else self.facts.loops.get(self.kernel.parts.dim)
         if loop is None or loop.source is None:
@@ -125,9 +126,9 @@ class KernelPlan:
         return set.union(*dims) - set.intersection(*dims)
 
     def _with_unit_rows(self, cut: list[Expr]) -> list[Expr]:
-        """Return the grid dimensions `cut`, plus the M of each MMA whose M has one element.
+        """Return the grid dimensions `cut`, plus M of each MMA if it has one element.
 
-        If there is such an M, the result is in the order of the first write; otherwise it is `cut` itself.
+        If such an M is added, the result is in the order of the first write; otherwise it is `cut` itself.
         """
         rows = {axes.m for axes in self.axes.values() if isinstance(axes, Axes) and self.size(axes.m) == 1}
         if not rows - set(cut):
@@ -135,9 +136,9 @@ class KernelPlan:
         return list(cut_dims(self.facts.program, lambda d: 2 if d in rows else self.size(d), opened=self.facts.opened))
 
     def _grid_order(self, tasks: list[Expr]) -> list[Expr]:
-        """Return the grid dimensions `tasks` in the order in which the grid visits them, outermost first.
+        """Return the grid dimensions `tasks` in the order in which the grid iterates over them, outermost first.
 
-        It is the memory order of the result if three conditions hold: memory bandwidth limits the kernel; the grid
+        It is the memory order of the first write if three conditions hold: memory bandwidth limits the kernel; the grid
         splits M and N of all MMAs; and a workgroup has whole rows of C. Otherwise it is the order of `tasks`.
         """
         columns = [axes.n for axes in self.axes.values() if isinstance(axes, Axes)]
@@ -153,7 +154,8 @@ class KernelPlan:
     def _dims_before_m(self, tasks: list[Expr]) -> list[str]:
         """Return the names of the grid dimensions before M of the first MMA, such as batch and heads of attention.
 
-        `tasks` are the dimensions of the grid, in order. Return [] if the grid does not split M.
+        `tasks` are the dimensions of the grid, in order. Return [] if the grid does not split M. Every MMA must have an
+        M.
         """
         rows = next(iter(self.axes.values()))
         assert isinstance(rows, Axes)
@@ -182,8 +184,8 @@ class KernelPlan:
     def _unsplit_extent(self, d: Expr) -> int:
         """Return the number of elements of the plan's axis of `d` over the whole problem, as if there were no split-K.
 
-        A block-diagonal B has the columns and rows of several GEMMs of a batch. The axes of N and K then count those of
-        all GEMMs of a tile, and the axis of the batch dimension has one element per tile.
+        A block-diagonal B has the columns and rows of several GEMMs of a batch. The axes of N and K then count the
+        elements of all GEMMs of a tile, and the axis of the batch dimension has one element per tile.
         """
         extent = prod(self.facts.extents.get(name, 1) for name in self.facts.digit_names(d))
         (axes, *_) = self.axes.values()
@@ -231,8 +233,7 @@ class KernelPlan:
         return (Split("loop", slab),) if steps > 1 else ()
 
     def _loop_of_unit_k(self, d: Expr) -> tuple[Split, ...]:
-        """Return a loop Split, as a tuple of one, for the one-element dimension `d`; () if the plan needs no loop over
-        it.
+        """Return (a loop Split,) for the one-element dimension `d`; () if the plan needs no loop over `d`.
 
         If `d` is the innermost K dimension of all MMAs, the loop has steps of one slab (row of shared memory). If `d`
         is another K dimension, and a loop splits K of the first MMA, the loop has steps of one element.
@@ -308,8 +309,8 @@ class KernelPlan:
     def _halo_plan(self) -> Schedule | Rejected:
         """Return the plan (a Schedule) of a convolution that loads A as halo tiles.
 
-        A halo tile is an input patch, loaded once for all filter taps; a workgroup computes the box (rectangle) of
-        output positions that it serves. B is loaded in stages of some filter taps each, or once if B is resident.
+        A halo tile is an input patch, loaded once for all filter taps. A workgroup computes the box (rectangle) of
+        output positions that need this patch. B is loaded in stages of some filter taps each, or once if B is resident.
         Return a Rejected instead if a stage has several taps along a dimension that is no axis of the plan.
         """
         windows = ((halo_window(self.t.o, c), tile) for c, tile in self.t.pairs() if tile.level == GRID)

@@ -15,7 +15,7 @@ from tilewright.plan.search.tiling import Loops, Tiling
 class LaneCycles:
     """Cycles of a core's lanes for elementwise work: per iteration of each loop nest, and per task in the epilogue.
 
-    Three dicts map a loop nest to cycles per iteration: `by_phase`, `masked` (additional ones in partly masked tiles)
+    Three dicts map a loop nest to cycles per iteration: `by_phase`, `masked` (additional cycles in partly masked tiles)
     and `serial` (cycles that overlap with no other work). `computing` is the set of loop nests in which lanes compute
     operands. `end` has the cycles of the epilogue; `reduces_at_end` is True if the epilogue reduces results.
     """
@@ -81,8 +81,8 @@ class LaneCycles:
 def _cast_cycles(n: ValueFacts, machine: Machine) -> float:
     """Return the cycles that one core's lanes take per element of a cast `n`; 0 if `n` is another operation.
 
-    Integers of one byte are cast to bf16 by simple operations (`widen` in the machine's table of functions), if the
-    machine has an entry for it. Other casts have the rate of functions.
+    i8 is cast to bf16 by simple operations (`widen` in the machine's table of functions), if the machine has an entry
+    for it. Other casts have the rate of functions.
     """
     if n.op != "cast" or n.source is None:
         return 0.0

@@ -26,11 +26,12 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
     """Yield GPU candidates of one kernel for a program without MMAs (elementwise, or reductions of rows).
 
     There is one candidate. If starting its tasks (workgroups' tiles) takes longer than moving their bytes, there is a
-    second one with larger tasks, unless sizes are known only at the call or tasks run in the program's order. Yield
+    second one with larger tasks, unless sizes are known only at the call or tasks run in the program's order. Yields
     nothing if the program has MMAs, or on a machine without lanes (a CPU). `ranking.timed` is incremented for each
     candidate.
 
-    For one half of a program that is split into two kernels, `_kernel_of_half` gives at most one candidate instead.
+    For one half of a program that is split into two kernels, `_kernel_of_half` gives at most one candidate instead;
+    `ranking.timed` is then incremented even without a candidate.
     """
     if facts.products or machine.lanes is None:
         return
@@ -57,11 +58,11 @@ def kernels_of_lanes(facts: Facts, machine: Machine, ranking: Ranking) -> Iterat
 
 
 def _with_longer_tasks(kernel: UniformKernelSchedule) -> UniformKernelSchedule | None:
-    """Return `kernel` with larger tasks (workgroups' tiles), and waves to match; None if it needs none.
+    """Return `kernel` with larger tasks (workgroups' tiles), and waves to match; None if larger tasks are not needed.
 
-    It needs larger tasks if starting its tasks takes longer than moving their bytes. Tasks grow along the last
-    dimensions first, by divisors of their extents. None also for a program that reduces or scans, if the author states
-    tasks, or if tasks cannot grow.
+    They are needed if starting the tasks takes longer than moving their bytes. Tasks grow along the last dimensions
+    first, by divisors of the extents. None also for a program that reduces or scans, if the author states tasks, or if
+    tasks cannot grow.
     """
     facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     work = count_uniform_work(kernel)
@@ -93,9 +94,9 @@ def _writes(facts: Facts) -> list[Op]:
 def _kernel_of_half(facts: Facts, machine: Machine) -> Iterator[PlanCandidate]:
     """Yield at most one candidate: the kernel of one half of a program that is split into two; the half has no MMAs.
 
-    A row is all elements along the dimensions that the grid cannot split (such as reduced ones). A workgroup has as
-    many rows as the registers of its lanes hold. Yields nothing if there are no such dimensions, if the half has loops,
-    or if an access is not contiguous along a row. `facts` is the half's analysed program.
+    A row is all elements along the dimensions that the grid cannot split, such as reduced dimensions. A workgroup has
+    as many rows as the registers of its lanes hold. Yields nothing if the grid can split all dimensions, if the half
+    has loops, or if an access is not contiguous along a row. `facts` is the half's analysed program.
     """
     rows = [d for d in facts.extents if d not in facts.parallel]
     along = [n.place.contiguous for n in (*facts.reads, *facts.writes) if set(rows) & n.dims]

@@ -60,10 +60,10 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
     A raster group is the number of tiles of C along M that the grid visits before it steps along N; `columns_first`
     swaps M and N. `t` is the Tiling (tile sizes). There are two cases:
 
-    - More tiles than cores: the factor grows with the number of distinct rows of A and B that concurrent tiles read. -
-    All tiles run at once: they read the same rows in any order. The factor is the machine's `far_users` if neighbouring
-    tiles share A where the best group lets them share B, or the reverse. Otherwise it is 1; also if C has as many tiles
-    along M as along N, or only one along either.
+    - More tiles than cores: the factor grows with the number of distinct rows of A and B that concurrent tiles read.
+    - All tiles run at once: they read the same rows in any order. The factor is the machine's `far_users` if
+      neighbouring tiles share A where the best group lets them share B, or the reverse. Otherwise it is 1; also if C
+      has as many tiles along M as along N, or only one along either.
     """
     best = raster_of(t)
     if raster == best and not columns_first:
@@ -81,8 +81,8 @@ def raster_factor(t: Tiling, raster: int, columns_first: bool) -> float:
 def share_read_alone(t: Tiling, raster: int, columns_first: bool, order: str) -> float:
     """Return the fraction (0 to 1) of a tile's operand rows that no other core reads at about the same time.
 
-    Rows of the operand that neighbouring tasks (workgroups' tiles) share are loaded once for all of them. Rows that
-    only distant tasks share are loaded by each of them, but at most once for each part of L2. `raster` is the raster
+    Operand rows that neighbouring tasks (workgroups' tiles) share are loaded once for all of these tasks. Operand rows
+    that only distant tasks share are loaded by each task, but at most once for each part of L2. `raster` is the raster
     group (tiles along M before a step along N), `columns_first` swaps M and N. `order` is the order in which cores take
     tasks; in contiguous order, neighbours run on one core, one after another, and share less. `t` is the Tiling (tile
     sizes).
@@ -138,8 +138,9 @@ def batch_entries_per_group(t: Tiling, outer_dims: list[str]) -> int:
 
     It is for kernels whose workgroups differ in length. It is the larger of two numbers: the most entries whose
     operands take at most half of L2 together; and the fewest entries that together have two workgroups per core, so
-    that all cores stay busy if the longest workgroups come first. `outer_dims` names the grid dimensions before M,
-    outermost first. `t` (a Tiling) has the kernel's tile sizes.
+    that all cores stay busy if the longest workgroups come first. Both are numbers that tile the batch: whole inner
+    dimensions, times a divisor of the next dimension. `outer_dims` names the grid dimensions before M, outermost first.
+    `t` (a Tiling) has the kernel's tile sizes.
     """
     limits, facts = t.machine.limits, t.facts
     cores = limits.cores or 1

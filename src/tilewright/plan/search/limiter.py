@@ -20,8 +20,9 @@ from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
     """Return {resource: cycles of the candidate if only this resource takes time}, the longest first.
 
-    The first resource limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory.
-    Fixed cycles, which remain if no resource takes time, are subtracted from each number.
+    The first resource limits the candidate. Resources are MMAs and the machine's rates, such as lanes and memory. Fixed
+    cycles, which remain if no resource takes time, are subtracted from each number. No kernel of the candidate may be a
+    BlockedKernelSchedule.
     """
     return cycles_alone(machine, lambda other: cycles_on(candidate, other))
 
@@ -29,7 +30,8 @@ def limits_of(candidate: PlanCandidate, machine: Machine) -> dict[str, float]:
 def cycles_on(candidate: PlanCandidate, machine: Machine) -> float:
     """Predict the cycles of a candidate on another machine: the sum over its kernels. Copies of operands do not count.
 
-    The machine must have atoms of the same names as the candidate's; its rates may differ.
+    The machine must have atoms of the same names as the candidate's; its rates may differ. No kernel may be a
+    BlockedKernelSchedule.
     """
     following = 0.0 if candidate.then is None else cycles_on(candidate.then, machine)
     return _kernel_cycles(candidate.kernel, machine) + following
@@ -39,7 +41,7 @@ def _kernel_cycles(kernel: CandidateKernel, machine: Machine) -> float:
     """Predict the cycles of one kernel on another machine, with the merge of partial results if it splits a reduction.
 
     The machine must have atoms of the same names as the kernel's; its rates may differ. Return 0 if the work of the
-    kernel cannot be counted.
+    kernel cannot be counted. The kernel must not be a BlockedKernelSchedule.
     """
     if isinstance(kernel, SimtKernelSchedule):
         on_other = replace(kernel, program=replace(kernel.program, machine=machine))

@@ -14,8 +14,8 @@ from tilewright.plan.search.unit import MmaTile
 class Liveness:
     """The largest numbers of live registers per lane: `loop` in loops, `end` in the epilogue.
 
-    `ahead` is the number in loops whose MMAs start one iteration ahead. `results` are the MMAs (node numbers) whose
-    accumulators are written; `dependent` are those that wait for another MMA of the same iteration.
+    `ahead` is the number in loops if MMAs start one iteration ahead. `results` are the MMAs (node numbers) of which the
+    accumulators are written; `dependent` are the MMAs that wait for another MMA of the same iteration.
     """
 
     loop: float
@@ -28,9 +28,10 @@ class Liveness:
 def liveness(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> Liveness:
     """Return a Liveness: the maximum number of live registers per lane, for accumulators and operands A in registers.
 
-    It has three such numbers: in loops, in loops if MMAs start one iteration ahead, and in the epilogue. It also has
-    the MMAs whose accumulators are written, and the MMAs that wait for another MMA of the same iteration. `t` (a
-    Tiling) has the tile sizes, `mmas` are the MMA tiles; `phases` maps each MMA (node number) to the loops around it.
+    It has three numbers: in loops, in loops if MMAs start one iteration ahead, and in the epilogue. It also has the
+    MMAs of which the accumulators are written, and the MMAs that wait for another MMA of the same iteration. `t` (a
+    Tiling) has the tile sizes, `mmas` are the MMA tiles, at least one; `phases` maps each MMA (node number) to the
+    loops around it.
     """
     facts = t.facts
     lanes, word = mmas[0].atom.c.lanes, t.machine.register_file.word_bytes
@@ -87,10 +88,10 @@ def _is_carried(t: Tiling, phases: dict[int, Loops], q: int, node: int) -> bool:
 
 
 def _last_mmas(facts: Facts, order: list[int], into: dict[int, int]) -> tuple[int, ...]:
-    """Return the last MMAs (node numbers): their accumulators are written, and no other MMA uses them.
+    """Return the MMAs (node numbers) whose accumulators are written and used by no other MMA, in the order of `order`.
 
-    Another MMA uses one if it computes an operand from it, or adds to it. `order` has all MMAs; `into` maps an MMA to
-    the MMA whose accumulator it adds to. `facts` is the analysed program.
+    Another MMA uses an accumulator if it computes an operand from it, or adds to it. `order` has all MMAs; `into` maps
+    an MMA to the MMA whose accumulator it adds to. `facts` is the analysed program.
     """
     inner = {q for p in facts.products for q in (*p.a.products, *p.b.products)}
     behind = _nodes_behind_writes(facts)

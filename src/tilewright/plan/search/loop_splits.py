@@ -25,8 +25,8 @@ def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandi
     """Yield at most one candidate: the kernel of `whole` with its loop split over more workgroups.
 
     Each workgroup does a part of the iterations, and a second kernel merges the partial results. Several numbers of
-    parts and tile sizes are tried. The one with the best sort key is yielded, among those whose values fit the
-    registers of lanes; if none fits, the first one. The kernel of `whole` must be a UniformKernelSchedule (without a
+    parts and tile sizes are tried. Of the splits with values that fit the registers of lanes, the one with the best
+    sort key is yielded; if none fits, the first split. The kernel of `whole` must be a UniformKernelSchedule (without a
     pipeline).
 
     Nothing is yielded if the program has no loop that can be split (see `_loop_to_split`), or if `whole` has workgroups
@@ -55,10 +55,10 @@ def loops_in_parts(whole: PlanCandidate, ranking: Ranking) -> Iterator[PlanCandi
 
 
 def _loop_to_split(kernel: UniformKernelSchedule) -> Op | None:
-    """Return the loop of a kernel's program whose partial results a second kernel could merge; None if there is none.
+    """Return the program's only loop if a second kernel could merge partial results of its parts; else None.
 
-    The program must have exactly one loop. None also if the program has MMAs or scans, if the author states tasks, or
-    if it is already half of a split program.
+    None also if the program has several loops, MMAs or scans, if the author states tasks, or if the program is already
+    half of a split program.
     """
     facts = kernel.facts
     if facts.products or facts.part or facts.stated_tasks or facts.scanned:

@@ -57,7 +57,17 @@ def _why_not_one_row_or_column(o: Orientation) -> str:
 def why_not_lowered(t: Tiling) -> str:
     """Return text: why the lowering (code generator) cannot do a choice of tile sizes; empty if it can.
 
-    `t` (a Tiling) has the tile sizes. Its orientation (M or N on the atom's rows) is checked by `why_not_oriented`.
+    `t` (a Tiling) has the tile sizes. The text is about the first fault. Faults are:
+
+    - halo tiles of sizes known only at a call;
+    - chained MMAs with several atoms of rows per wave group, or with reduced rows on the atom's columns;
+    - clusters, and loops that need several passes;
+    - grid tiles that split a dimension that is N of one MMA, and not N of another;
+    - tile shapes and K steps that `_why_not_class_tile` refuses;
+    - several GEMMs of a batch in a tile, if they cannot be block-diagonal;
+    - loop tiles that do not divide their dimension, or are not the author's.
+
+    The orientation (M or N on the atom's rows) is checked by `why_not_oriented`.
     """
     if t.facts.opened and any(tile.fold == BOX and halo_window(t.o, c) for c, tile in t.pairs()):
         return "halo tiles of sizes that only a call tells"
@@ -163,10 +173,10 @@ def _why_not_step_size(o: Orientation, c: DimClass, tile: AxisTile) -> str:
 
 
 def why_not_beside(facts: Facts, what: str) -> str:
-    """Return text: the lowering (code generator) cannot do `what`, a text that names a feature, for a program with
-    several MMAs; the first two are named.
+    """Return text: the lowering (code generator) cannot do `what`, because the program has several MMAs; else empty.
 
-    Empty for a program with one MMA or none. `facts` is the analysed program.
+    `what` is a text that names a feature. The text that is returned adds the names of the first two MMAs: "copied
+    operands of mma beside mma2". `facts` is the analysed program.
     """
     if len(facts.products) > 1:
         first, second, *_ = facts.products

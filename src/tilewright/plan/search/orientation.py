@@ -111,7 +111,8 @@ def orient(facts: Facts, machine: Machine, flips: tuple[bool, ...], ranking: Ran
 
     `flips` has one entry per MMA: True if N lies on the atom's rows. It is impossible in two cases: no atom takes the
     operands of some MMA in this orientation; or lanes compute an operand A from reads, and bulk copies cannot load some
-    operand. The reason is noted in `ranking` (the search's result). `facts` is the analysed program.
+    operand. `ranking` (the search's result) gets the reason. It also gets the reason if lanes have to load operands
+    because bulk copies cannot. `facts` is the analysed program.
     """
     rows_of = {p.node: p.side(flip)[0] for p, flip in zip(facts.products, flips, strict=True)}
     products: list[OrientedProduct] = []
@@ -153,7 +154,8 @@ def _oriented_product(
 
     `sides` is (dimensions on the atom's rows, dimensions on its columns, the operand with the rows, the operand with
     the columns). With `a_in_registers`, only atoms that take the operand with the rows from registers count. If an
-    asynchronous atom fits, `atoms` has asynchronous atoms only.
+    asynchronous atom fits, `atoms` has asynchronous atoms only. `kept_atoms` has atoms that take A from registers, if
+    both operands are contiguous along K and `a_in_registers` is False.
     """
     rows, columns, a, b = sides
     source = facts.nodes[p.node].source
@@ -195,8 +197,8 @@ def _why_not_bulk_copied(facts: Facts, machine: Machine, p: OrientedProduct) -> 
     """Return text: why bulk copies cannot load the tensors from which the operands of `p` come; empty if they can.
 
     If an operand is computed, lanes may load some of the reads that it is computed from. These reads are not checked:
-    reads without K, reads without the operand's M or N, and reads of one element per row and K step. `facts` is the
-    analysed program.
+    all reads if the operand depends on another MMA; reads with an address that is not linear; reads without K, or
+    without the operand's M or N; and reads of one element per row and K step. `facts` is the analysed program.
     """
     k, slab = p.product.k, p.atoms[0].slab or 1
     for operand, side in ((p.a, p.rows), (p.b, p.columns)):
@@ -215,9 +217,9 @@ def _why_not_within_row(facts: Facts, access: AccessFacts, dims: Dims, slab: int
     """Return text: why bulk copies cannot stop at the end of K inside a row of memory; empty if they can, or need not.
 
     They need to stop there if a row of memory has several batch entries one after another, and K is not a multiple of
-    `slab` (K elements in a row of shared memory). The copy then has one tensor dimension more than usual; it is
-    impossible if that exceeds the number of dimensions that bulk copies have. `dims` are K and M (or N) of the operand,
-    `access` is its read, `facts` the analysed program.
+    `slab` (K elements in a row of shared memory). The copy then has one tensor dimension more than usual, and the text
+    is returned if bulk copies have too few dimensions. `dims` are K and M (or N) of the operand, `access` is its read,
+    `facts` the analysed program.
     """
     has_batch = any(d not in dims for d, _ in access.row)
     is_ragged = access.contiguous is not None and facts.extents[access.contiguous] % slab
@@ -287,7 +289,8 @@ def _unit_row_is_k(facts: Facts, read: Op, p: ProductFacts) -> bool:
 def why_not_bulk(access: AccessFacts, dims: Dims, machine: Machine) -> str:
     """Return text: why asynchronous bulk copies cannot load an operand that is read by `access`; empty if they can.
 
-    `dims` are the operand's dimensions: K, and M or N.
+    They cannot in these cases: the machine has none; the address is not linear; none of the operand's dimensions `dims`
+    (K, and M or N) is contiguous; or the distance of rows is known only at the call, or misaligned.
     """
     pitch = bulk_pitch(machine)
     if not pitch:

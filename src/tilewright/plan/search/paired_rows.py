@@ -24,8 +24,9 @@ def paired_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts], machine:
     It is for a K so short that a slab (row of shared memory) has room for several rows of A. Operands are not copied:
     the rewrite costs nothing. `p` is the MMA, `reads` are its A and B.
 
-    Yields nothing in these cases: the MMA has a batch or several K dimensions; rows of A are not contiguous; the number
-    of rows would not divide M; or other values with these rows prevent it (see `_rows_stay_independent`).
+    Yields nothing in these cases: the MMA has a batch or several K dimensions; A or B is not contiguous along K; rows
+    of A are not contiguous; no number of rows, two or more, divides M and gives at most the columns of the widest atom;
+    or another access or value with these rows prevents it (see `_rows_stay_independent` and `_facts_of_pairs`).
     """
     a, b = reads
     k = a.place.contiguous
@@ -56,10 +57,10 @@ def _rows_stay_independent(facts: Facts, p: ProductFacts, row: str, a: int) -> b
 
 
 def _facts_of_pairs(facts: Facts, row: str, b: int, count: int) -> Facts | None:
-    """Return the analysed program with `count` neighbours along `row` as a new batch dimension; None if it cannot be.
+    """Return the analysed program with `count` neighbours along `row` as a new batch dimension; None if not possible.
 
-    Operand B (node `b`) gets the new dimension too. It cannot be if the neighbours are not contiguous in memory in some
-    access, or if that access may be out of bounds.
+    Operand B (node `b`) gets the new dimension too. It is not possible if some access with the dimension `row` has
+    neighbours that are not contiguous in memory, or may be out of bounds.
     """
     batch, nodes = f"{row}_pair", []
     for n in facts.nodes:

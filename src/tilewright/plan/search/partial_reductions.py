@@ -59,12 +59,11 @@ def _reduced_dim(reduction: ValueFacts) -> str:
 
 
 def _single_reduction(facts: Facts) -> ValueFacts | None:
-    """Return the program's only reduction if different workgroups can each reduce a part of it; else None.
+    """Return the program's only reduction if different workgroups can each reduce a part of its input; else None.
 
-    They can under these conditions: it reduces one dimension and accumulates in its own type; the values that it
-    reduces are computed elementwise from plain reads in bounds; and nothing else uses these values. None also if the
-    program has loops, scans or constraints of the author, or is half of a split program. `facts` is the analysed
-    program.
+    They can under these conditions: the reduction is over one dimension and accumulates in the type of its result; its
+    input is computed elementwise from plain reads in bounds; and nothing else uses the input. None also if the program
+    has loops, scans or constraints of the author, or is half of a split program. `facts` is the analysed program.
     """
     reductions = [n for n in facts.nodes if n.reduces]
     if len(reductions) != 1 or facts.loops or facts.stated_tasks or facts.stated_loops or facts.part or facts.scanned:
@@ -140,8 +139,8 @@ def _split_candidate(kernel: UniformKernelSchedule, parts: Parts) -> PlanCandida
     def size(d: Expr) -> int:
         """Return the extent of the dimension `d` in the kernel that reduces the parts.
 
-        It is the number of parts for the new dimension `split`, the elements per part for the dimension that is
-        reduced, and the extent in the program for others.
+        It is the number of parts for the new dimension `split`, and the elements per part for the reduced dimension.
+        For any other dimension it is the extent in the program.
         """
         return parts.count if d is split else parts.width if str(d) == parts.dim else numbers(d)
 

@@ -27,8 +27,8 @@ TIMES_WHOLE = 16
 class GraphCut:
     """A program split at a value into two kernels: its name in `explain`, the facts of both, the MMA next to the value.
 
-    `after` names the last MMA of the first kernel. It is empty if the lowering cannot split there, which is so in these
-    cases:
+    `after` names the last MMA of the first kernel. It is empty if the lowering cannot split there, in these cases:
+
     - the first kernel has no MMA, or not the program's first ones;
     - the first kernel reduces or scans an MMA's result;
     - a loop carries an accumulator of the first kernel, and has MMAs of the second;
@@ -48,11 +48,12 @@ def two_kernel_splits(facts: Facts, ranking: Ranking, times: int = TIMES) -> Ite
     """Yield a GraphCut (the facts of both kernels) for each value at which to split a program into two kernels.
 
     The first kernel computes the value, and the second reads it from memory. Heavy operations are MMAs, reductions and
-    scans. If several values give the first kernel the same heavy operations, only the one with the fewest bytes is
+    scans. If several values give the first kernel the same heavy operations, only the value with the fewest bytes is
     used. A value is rejected, with a note in `ranking` (the search's result), if it has more than `times` times the
     bytes that the program moves to and from memory. `facts` is the analysed program.
 
-    Last come splits whose first kernel has no MMA: it computes what an MMA's operand or epilogue needs.
+    Splits with a first kernel without MMAs come last: this kernel computes a value that an MMA's operand or epilogue
+    needs.
     """
     best: dict[frozenset[int], tuple[float, int]] = {}
     heavy = {n.id for n in facts.nodes if n.op == "mma" or n.reduces or n.op in SCANS}
@@ -111,11 +112,11 @@ def _without_renaming(facts: Facts, value: int) -> int:
 
 
 def _reductions_beside(facts: Facts, mma: int) -> list[int]:
-    """Return at most one node number, in a list: the reduction beside an MMA whose result has the fewest bytes.
+    """Return [node number of the reduction beside an MMA that has the fewest bytes in its result]; [] without one.
 
     `mma` is the node number of the MMA. A reduction is beside it if it depends on no MMA, and a node that depends on
-    this MMA needs it too. Reductions to a scalar do not count. Of equal ones, the first is returned. The list is empty
-    if there is none.
+    this MMA needs it too. Reductions to a scalar do not count. Of several with equally few bytes, the first is
+    returned.
     """
     epilogue = {n.id for n in facts.nodes if n.id != mma and mma in facts.behind(n.id)}
     used = {i for user in epilogue for i in facts.behind(user)}
@@ -176,11 +177,11 @@ def _feeds_heavy_node(facts: Facts, value: int, heavy: set[int]) -> bool:
 
 
 def _can_split_after(facts: Facts, value: int, first: set[int]) -> bool:
-    """True if a program can be split in two kernels, with only the value of node number `value` between them.
+    """True if a program can be split in two kernels, with only the value of node number `value` between the kernels.
 
-    `first` has the node numbers of the first kernel. No other value that it computes may be used in the second kernel;
-    reads and renamings (such as broadcasts) may be done in both. False also if both kernels would have values that
-    loops carry. `facts` is the analysed program.
+    `first` has the node numbers of the first kernel. The second kernel may use no other value of the first, except
+    reads and renamings (such as broadcasts), which both kernels may do. False also if both kernels would have values
+    that loops carry. `facts` is the analysed program.
     """
     carried = any(facts.nodes[i].carried for i in range(len(facts.nodes)) if i not in first)
     if any(facts.nodes[i].op == STATE for i in first) and carried:

@@ -52,9 +52,9 @@ def pipelines(
     """Yield a KernelPipeline (roles of waves, stages, overlap) for each pipeline that fits registers and shared memory.
 
     `t` (a Tiling) has the tile sizes. `mmas` are the MMA tiles, `live` has the numbers of live registers per lane,
-    `placed` the bytes of shared memory that operands take. A pipeline that does not fit is noted in `ranking` (the
-    search's result). Yields nothing if atoms are synchronous and there is a single wave group: it could not multiply
-    and load at the same time.
+    `placed` the bytes of shared memory that operands take. `ranking` (the search's result) gets the reason for each
+    pipeline that does not fit, except stages of halo tiles. Yields nothing if atoms are synchronous and there is a
+    single wave group: that group could not multiply and load at the same time.
     """
     cores = t.machine.limits.cores or 1
     if not mmas[0].atom.asynchronous and t.groups == 1:
@@ -171,10 +171,10 @@ def _fit_stages(
 
 
 def _narrow_piece_bytes(t: Tiling, last: MmaTile) -> int:
-    """Return the bytes of shared memory, for each row of results, of the pieces that are narrower than the first.
+    """Return the bytes of shared memory, per row of results, for one piece of each width after the first.
 
-    Rows of results that the machine's bulk store cannot cut into equal pieces have such pieces; others have none: 0.
-    `last` is the tile of the MMA that computes the result, `t` the Tiling.
+    The machine's bulk store cuts a row into pieces of decreasing widths. The result is 0 if all pieces are equally
+    wide, or if the machine has no bulk store. `last` is the tile of the MMA that computes the result, `t` the Tiling.
     """
     store, result = t.machine.bulk_store, result_rows(t, last)
     pieces = () if store is None else store.row_pieces(result.columns * result.bytes)
@@ -203,9 +203,10 @@ def _halo_pipelines(
     """Yield up to two (Pipeline, filter taps per stage of B) for a convolution that loads A as halo tiles.
 
     A halo tile is an input patch; `halo` describes it. In the first Pipeline, B has stages. In the second, all of B is
-    resident in shared memory, and the taps are 0; it is yielded only if all workgroups use the same B. One that does
-    not fit shared memory is left out. `m` is the MMA's tile, `t` the Tiling. `waves` is ((waves, registers per lane) of
-    the producer, the same of the consumer). With `pingpong`, two halves of the consumer waves take tasks in turn.
+    resident in shared memory, and the taps are 0; it is yielded only if all workgroups use the same B. A Pipeline that
+    does not fit shared memory is left out. `m` is the MMA's tile, `t` the Tiling. `waves` is ((waves, registers per
+    lane) of the producer, the same of the consumer). With `pingpong`, two halves of the consumer waves take tasks in
+    turn.
     """
     space, halves = t.machine.spaces["shared"], 1 + pingpong
     assert space.bytes is not None

@@ -71,10 +71,11 @@ class OperandPlacement:
 def place_operands(t: Tiling, mmas: tuple[MmaTile, ...], phases: dict[int, Loops]) -> OperandPlacement | None:
     """Return an OperandPlacement: the shared memory that the operands of all MMAs take, and the bytes copied for them.
 
-    An operand counts if it is read, or computed from reads alone. Values between MMAs that change their layout are
-    counted separately. None if a grid tile is a box (rectangle) of positions that a sliding window reads, and the
-    kernel has no halo tile for it. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; `phases` maps each MMA
-    (node number) to the loops around it.
+    A read counts if it is an operand, or if an operand is computed from reads alone and the read has K and the
+    operand's M or N. MMAs in one K loop share the copy of a read. Values between MMAs that change their layout are
+    counted separately, in `between`. None if a grid tile is a box (rectangle) of positions that a sliding window reads,
+    and the kernel has no halo tile for it. `t` (a Tiling) has the tile sizes, `mmas` are the MMA tiles; `phases` maps
+    each MMA (node number) to the loops around it.
     """
     placement, counted = OperandPlacement(), set[tuple[object, ...]]()
     halo = _halo_tile(t, mmas)
@@ -106,7 +107,7 @@ def _reduced_bytes(t: Tiling) -> float:
 
     An example is the squares of elements whose sum the epilogue uses. A value counts if it is computed, depends on no
     MMA, and no MMA depends on its reduction. It counts with the elements of a workgroup's tile, with all of the reduced
-    dimensions. `t` (a Tiling) has the tile sizes.
+    dimensions (one iteration's elements if the program loops over them). `t` (a Tiling) has the tile sizes.
     """
     facts, reduced = t.facts, 0.0
     for n in facts.reductions_beside_mmas:
@@ -119,12 +120,11 @@ def _reduced_bytes(t: Tiling) -> float:
 
 @lru_cache
 def _joint_loops(o: Orientation, node: int) -> tuple[Op, ...] | None:
-    """Return the loops around the MMA with node number `node`: MMAs with equal loops share copies of operands that they
-    have in common.
+    """Return the author's loops around the MMA with node number `node`, outermost first; None if it shares no copies.
 
-    The result is the tuple of the author's loops, without K loops that only add to accumulators. None means that copies
-    are not shared: an MMA in the same loops has a computed operand, or lanes, not bulk copies, load operands. `o` (an
-    Orientation) has the program's MMAs. The result is cached.
+    MMAs with equal results share the copies of operands that they have in common. Loops that only add to accumulators
+    are left out, so that the result may be (). It is None if an MMA in the same loops has a computed operand, or if
+    lanes, not bulk copies, load operands. `o` (an Orientation) has the program's MMAs. The result is cached.
     """
     facts = o.facts
     around = loops_around(facts.program)
@@ -149,9 +149,10 @@ def _count_read(
 ) -> None:
     """Add the costs of one read of the MMA `m` to `placement`: bytes of shared memory, copied bytes and L2 cycles.
 
-    `read` is the node number of the read; the MMA's operand (A, if `is_a`) is the read, or is computed from it. Nothing
-    is added if a K step needs one element per row of the read, because lanes then load it themselves. `t` is the
-    Tiling, `phases` maps each MMA to the loops around it, `halo` is the halo tile (input patch) of A, or None.
+    `read` is the node number of the read; the MMA's operand (A, if `is_a`) is the read, or is computed from it. If A
+    may stay in registers instead, `m` is appended to `placement.keepable`. Nothing is added if a K step needs one
+    element per row of the read, because lanes then load it themselves. `t` is the Tiling, `phases` maps each MMA to the
+    loops around it, `halo` is the halo tile (input patch) of A, or None.
     """
     facts, machine, p = t.facts, t.machine, m.oriented
     n = facts.nodes[read]
@@ -218,9 +219,9 @@ def _needs_halo(t: Tiling) -> bool:
 
 
 def _halo_tile(t: Tiling, mmas: tuple[MmaTile, ...]) -> HaloTile | None:
-    """Return the HaloTile (input patch) of operand A of an MMA, if its grid tile is a box of output positions.
+    """Return the HaloTile (input patch) of operand A, if a workgroup computes a box of output positions.
 
-    A box is a rectangle over several dimensions. None if no tile is a box that a sliding window reads. `t` is the
+    A box is a rectangle over several dimensions. None if no grid tile is a box that a sliding window reads. `t` is the
     Tiling, `mmas` are the tiles of the MMAs.
     """
     for c, tile in t.pairs():

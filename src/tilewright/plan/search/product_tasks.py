@@ -17,9 +17,9 @@ def task_widths(facts: Facts, machine: Machine, loops: Mapping[Expr, int]) -> di
     """Return {dimension that the grid splits: elements per workgroup} for a kernel with MMAs and without a pipeline.
 
     A workgroup starts with whole dimensions. They are narrowed until all cores have workgroups, and caches hold each
-    value of a workgroup: first batch dimensions, then others, last M and N, which keep at least ROWS (16) elements. If
-    the MMAs have dimensions in common, only these are narrowed. A width that the author states is used as it is.
-    `loops` maps looped dimensions to elements per iteration; `facts` is the analysed program.
+    value of a workgroup: first batch dimensions, last M and N, which keep at least ROWS (16) elements, and the others
+    in between. If the MMAs have dimensions in common, only these are narrowed. A width that the author states is used
+    as it is. `loops` maps looped dimensions to elements per iteration; `facts` is the analysed program.
     """
     size, room = facts.number_of, room_of(machine)
     products = [facts.nodes[p.node] for p in facts.products]

@@ -45,7 +45,7 @@ class CostedBlocking:
         return plan_of(self.contraction, self.blocking)
 
     def candidate(self) -> Candidate:
-        """Return this blocking as a Candidate: its plan, written when it is asked for, and its predicted cycles."""
+        """Return this blocking as a Candidate: its predicted cycles, and its plan, which is computed at first use."""
         return Candidate(self.cost.cycles, lambda: self.plan)
 
 
@@ -90,12 +90,11 @@ class RankedBlocks:
 
 
 def compare_blocks(ranked: RankedBlocks) -> Comparison:
-    """Return the Comparison of the first of the ranked blockings (tile sizes): how it compares with the roofline and
-    others.
+    """Return a Comparison of the first of the ranked blockings (tile sizes) with the roofline and with other blockings.
 
-    `ranked` must have at least one blocking. The Comparison names up to three blockings that may be as fast. It has
-    refusals, with reasons, for illegal variants of the first blocking, for clearly slower blockings, and for units that
-    do not fit.
+    `ranked` must have at least one blocking and a roofline. The Comparison names up to three blockings that may be as
+    fast. It has refusals, with reasons, for illegal variants of the first blocking, for clearly slower blockings, and
+    for units that do not fit.
     """
     best, bound, machine = ranked.best, ranked.bound, ranked.machine
     assert best is not None
@@ -201,8 +200,8 @@ def _properties(candidate: CostedBlocking) -> list[tuple[str, object]]:
 def _why_slower(other: CostedBlocking, best: CostedBlocking, machine: Machine) -> str:
     """Return text: the microseconds of the plan `other`, and why it takes longer than the plan `best`.
 
-    The reason is the cause in Cost whose cycles grew most: products (multiply-adds), memory, staging of A; any other is
-    said to be the storing of results.
+    The reason is the entry of Cost that grew by the most cycles: products (multiply-adds), memory or staging of A. Any
+    other entry is said to be the storing of results.
     """
     best_parts, other_parts = best.cost.parts(), other.cost.parts()
     cause = max(other_parts, key=lambda name: other_parts[name] - best_parts[name])

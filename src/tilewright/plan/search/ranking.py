@@ -24,9 +24,9 @@ class CandidateKernel(Protocol):
 
     @property
     def family(self) -> str:
-        """Return a name for the kind of this kernel, such as "no pipeline"; each class of kernels defines it.
+        """Return a name for the design of this kernel, such as "no pipeline"; each class of kernels defines it.
 
-        Candidates are compared and refused by kind: the lowering tends to refuse all kernels of a kind for the same
+        Candidates are compared and refused by name: the lowering tends to refuse all kernels of a name for the same
         reason.
         """
 
@@ -47,7 +47,7 @@ class PlanCandidate:
 
     @property
     def family(self) -> tuple[str, ...]:
-        """A tuple of texts: the names of this candidate's rewrites, and the kind of each of its kernels.
+        """A tuple of texts: the names of this candidate's rewrites, and the family of each of its kernels.
 
         The lowering tends to refuse all candidates of a family for the same reason.
         """

@@ -28,7 +28,8 @@ def rate_plan(facts: Facts, machine: Machine, plan: Schedule) -> PlanCandidate |
 
     `facts` is the whole analysed program, even if the plan splits it into two kernels. Text is returned in four cases:
     the loop of the plan's line `whole` cannot be removed; the program cannot be split where the plan says; the search
-    knows no layout with the forms of the plan's `repack` lines; or a kernel itself cannot be timed.
+    knows no layout with the forms of the plan's `repack` lines; or a kernel itself cannot be timed. Raise ArgumentError
+    if the plan states an atom for a CPU kernel of one product and is illegal.
     """
     if plan.whole is not None:
         one_iteration = "nobody can tell" if facts.without_loop is None else facts.without_loop()
@@ -72,7 +73,7 @@ def _rate_two_kernels(facts: Facts, machine: Machine, plan: Schedule) -> PlanCan
     """Predict the time of a plan of two kernels; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
     `facts` is the whole analysed program, which is split after or before the MMA that the plan names. If the plan does
-    not describe the second kernel, the search's best second kernel is used.
+    not describe the second kernel, the search's best second kernel is used. Raise ArgumentError as `rate_plan` does.
     """
     names = (plan.split_after or "", plan.split_before or "")
     times = TIMES if plan.whole is None else TIMES_WHOLE
@@ -101,7 +102,7 @@ def _rate_kernel(facts: Facts, machine: Machine, plan: Schedule, batch: int) -> 
     """Predict the time of a plan of one kernel; return a PlanCandidate with cycles, or text: why it cannot be timed.
 
     `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal. `facts` is
-    the analysed program.
+    the analysed program. Raise ArgumentError if the plan states an atom for a CPU kernel of one product and is illegal.
     """
     if plan.atom is not None:
         return rate_blocks(facts, machine, plan)

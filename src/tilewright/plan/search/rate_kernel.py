@@ -26,8 +26,8 @@ def rate_pipeline(
 
     `facts` is the analysed program, `pipeline` the plan's pipeline, `axes` has the plan's axis of each program
     dimension. `batch` is the number of GEMMs per tile, the blocks of a block-diagonal B; 1 if B is not block-diagonal.
-    Text is returned in three cases: an MMA has no statement with an atom of the machine; these atoms cannot take the
-    operands; or the kernel's work cannot be counted.
+    Text is returned in these cases: the program has no MMA; an MMA has no statement with an atom of the machine; the
+    stated atoms or bulk copies cannot take the operands; or the kernel's work cannot be counted.
     """
     statement_of = {line.name: line for line in plan.products}
     statements = [statement_of.get(p.name) for p in facts.products]
@@ -77,8 +77,7 @@ def _orientation(facts: Facts, machine: Machine, units: list[ProductUnit], pipel
 
 
 def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline, batch: int) -> tuple[int, int]:
-    """Return (groups along the rows, groups along the columns): how a workgroup's wave groups divide its tile in a
-    given plan.
+    """Return (wave groups along the rows, wave groups along the columns) of a workgroup's tile in a given plan.
 
     A wave group, such as a warpgroup, has the waves of one atom. `units` are the plan's `mma` statements, `pipeline` is
     its pipeline. If `batch`, the number of GEMMs per tile, is above 1, all wave groups lie along the rows. With
@@ -95,10 +94,10 @@ def _wave_groups(machine: Machine, units: list[ProductUnit], pipeline: Pipeline,
 
 
 def _mma_tile(t: Tiling, p: OrientedProduct, line: ProductUnit) -> MmaTile:
-    """Return the MmaTile (atom, and extents in elements) of the MMA `p` that its statement `line` in a plan describes.
+    """Return the MmaTile (atom, and extents in elements) of the MMA `p` that the statement `line` of a plan describes.
 
-    Usually its atom is the statement's atom. That atom may take A from registers although A is read from memory: the
-    MmaTile then has the atom of the same shape that reads A from shared memory, or the first of the MMA's atoms if none
+    Usually the MmaTile has the statement's atom. If that atom takes A from registers although A is read from memory,
+    the MmaTile has an atom of the same shape that reads A from shared memory, or the first of the MMA's atoms if none
     has that shape. `t` (a Tiling) has the plan's tile sizes.
     """
     rows, columns = (line.columns, line.rows) if line.transposed else (line.rows, line.columns)

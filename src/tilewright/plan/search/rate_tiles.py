@@ -37,11 +37,14 @@ class PlanTiles:
         """Return the AxisTile that the plan gives to `c`, a class of dimensions (same role in all MMAs).
 
         The first case that applies decides:
+
         - a batch class with several GEMMs per tile: a grid tile of that many;
         - a box (rectangle) in the plan: the grid tile of the box;
-        - a class that the grid cannot split: a loop tile if the plan loops over it, else all of `c`;
-        - M or N with a loop: a loop tile, and the number of workgroups that share `c`; else a grid tile if the grid
-          splits `c`; else all of `c`.
+        - a class that the grid cannot split: a loop tile if the plan loops over it and not only over K steps within it,
+          else all of `c`;
+        - M or N with a loop: a loop tile, and the number of workgroups that share `c`;
+        - a class that the grid splits: a grid tile;
+        - else all of `c`.
         """
         owners = program_dims_of(self.facts, c.dims)
         loops = {d: n for d in owners if (n := self.axes.loop(d)) is not None}

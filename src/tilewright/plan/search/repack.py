@@ -27,13 +27,12 @@ MOST_COPIED = 2
 
 
 def repackings(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[Repacked]:
-    """Yield a Repacked (rewritten program, cycles of the copies) for each layout to try for the operands of the
-    program's MMA.
+    """Yield a Repacked (rewritten program, cycles of the copies) for each layout of operands to try.
 
     The new layout suits asynchronous bulk copies, or is read faster. Constant operands are repacked once, when they are
-    bound, and cost nothing. Layouts that do not apply are noted in `ranking` (the search's result). Yields nothing in
-    three cases: the analysed program `facts` is half of a split program; the machine has no bulk copies; or the program
-    has several MMAs, which is noted in `ranking`.
+    bound, and cost nothing. `ranking` (the search's result) gets the reason for each layout that does not apply. Yields
+    nothing in these cases: the analysed program `facts` is half of a split program; the machine has no bulk copies; or
+    the program has no MMA, or several (which is noted in `ranking`).
     """
     if facts.part or not bulk_pitch(machine):
         return
@@ -87,10 +86,10 @@ def _k_row_copies(
     machine: Machine,
     ranking: Ranking,
 ) -> Iterator[Repacked]:
-    """Yield at most one Repacked: operands are copied to a layout whose innermost dimension is a dimension of K.
+    """Yield at most one Repacked: operands are copied to a layout with a dimension of K as the innermost dimension.
 
-    It is for two kinds of operands: those whose rows in memory run along a K dimension shorter than a slab (row of
-    shared memory); and those that are not contiguous along K, if atoms are faster for operands that are. `p` is the MMA
+    Operands are copied in two cases: an operand's rows in memory run along a K dimension shorter than a slab (row of
+    shared memory); or an operand is not contiguous along K, and atoms are faster for operands that are. `p` is the MMA
     of the program `facts`, `reads` are its A and B. Constant operands are copied once, at no cost. If the layout is
     impossible, the reason is noted in `ranking` (the search's result).
     """
@@ -132,10 +131,10 @@ def _is_faster_on_k_rows(facts: Facts, p: ProductFacts, reads: list[ValueFacts],
 
 
 def _has_short_rows(facts: Facts, p: ProductFacts, place: AccessFacts, slab: int) -> bool:
-    """True if the MMA `p` has several K dimensions, and rows of an operand in memory run along one shorter than a slab.
+    """True if the MMA `p` has several K dimensions, and one shorter than a slab lies along an operand's rows in memory.
 
-    `place` is the access of operand A or B; `slab` is the number of elements in a row of shared memory. A row in memory
-    that a sliding window reads runs along several dimensions. `facts` is the analysed program.
+    `place` is the access of operand A or B; a slab is a row of shared memory, of `slab` elements. A row in memory that
+    a sliding window reads runs along several dimensions. `facts` is the analysed program.
     """
     return len(p.k) > 1 and any(d in p.k and facts.extents[d] < slab for d, _ in place.row)
 
@@ -144,8 +143,8 @@ def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row:
     """Return the number of elements to which a row of `extent` elements is padded, so that bulk copies read it fast.
 
     The row's bytes become a multiple of `shared_row`, the bytes of the widest row of shared memory that atoms read. If
-    the row would grow by more than 1/8 (SLACK), they become a multiple of the machine's memory sector instead.
-    `element_bytes` is the number of bytes per element.
+    the row would grow by more than 1/8 (SLACK), they become a multiple of the machine's memory sector instead. In both
+    cases the unit is at least the row alignment of bulk copies. `element_bytes` is the number of bytes per element.
     """
     pitch = bulk_pitch(machine)
     sectors, lines = (
@@ -155,7 +154,7 @@ def padded_length(machine: Machine, extent: int, element_bytes: int, shared_row:
 
 
 def _round_up(extent: int, unit_bytes: int, element_bytes: int) -> int:
-    """Return `extent` rounded up to the next number of elements whose bytes are a multiple of `unit_bytes`.
+    """Return `extent` rounded up to the next number of elements with a multiple of `unit_bytes` bytes.
 
     `element_bytes` is the number of bytes per element: 10 elements of 2 bytes, in units of 16 bytes, give 16.
     """
@@ -204,9 +203,9 @@ def _is_whole_row(place: AccessFacts, k: str, facts: Facts) -> bool:
 def _pad_rows(facts: Facts, reads: list[ValueFacts], machine: Machine) -> tuple[Facts, list[RowCopy]] | str:
     """Pad rows of operands in memory, so that bulk copies can read them; return (Facts of the new program, RowCopies).
 
-    An operand is padded, and has a RowCopy (the size of a copy), if bulk copies cannot read its row stride. If they can
-    read those of both operands, text is returned instead. `facts` is the analysed program; the new Facts describe it on
-    the padded operands. `reads` are A and B of the MMA.
+    An operand is padded, and has a RowCopy (the size of a copy), if bulk copies cannot read its row stride. If bulk
+    copies can read the row strides of both operands, text that says so is returned instead. `facts` is the analysed
+    program; the new Facts describe it on the padded operands. `reads` are A and B of the MMA.
     """
     accesses, copies = {}, []
     for n in reads:

@@ -25,7 +25,8 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
     - bytes moved again: spills, and rows that are read again;
     - shared memory traffic of rows and windows, loads of windows, and cycles for partly used cache lines;
     - waits of scans by one lane;
-    - arithmetic that overlaps nothing, if all workgroups of a core run at once.
+    - arithmetic that overlaps nothing, if all workgroups of a core run at once and read rows again;
+    - cycles in which the machine starts the workgroups.
 
     `work` must have exactly one phase (loop nest). It is returned unchanged if the machine's description has no such
     costs.
@@ -66,7 +67,7 @@ def with_resident_tasks(kernel: UniformKernelSchedule, work: Work) -> Work:
 
 
 def start_cycles(machine: Machine, tasks: int, at_a_time: int) -> float:
-    """Return the cycles in which a machine starts workgroups one after another; the first ones are not counted.
+    """Return the cycles in which a machine starts workgroups one after another, without those started by the launch.
 
     There are `tasks` workgroups, of which each core runs `at_a_time` at a time. As many as run on all cores at once
     start with the launch. 0 on a CPU, which starts no workgroups.
@@ -90,7 +91,8 @@ def _bytes_read_again(machine: Machine, reads: Sequence[RowRead], tasks: int) ->
     """Return the bytes of rows that a workgroup reads again after their first use, as bytes of memory traffic.
 
     `reads` are reads that a workgroup reduces and uses again; only rows that it keeps nowhere count. `tasks` workgroups
-    run at a time. If L2 holds the rows of all of these, each byte counts less: the ratio of memory to L2 bandwidth.
+    run at a time. If L2 holds the rows of all these workgroups, each byte counts less: the ratio of memory to L2
+    bandwidth.
     """
     limits, not_kept = machine.limits, [row for row in reads if row.keeper == "nobody"]
     near = tasks * sum(row.task_bytes for row in not_kept) <= limits.l2_bytes
@@ -135,10 +137,10 @@ def _window_bytes(kernel: UniformKernelSchedule) -> float:
 
 
 def _window_loads(kernel: UniformKernelSchedule) -> float:
-    """Return the number of loads of lanes with which one workgroup copies the inputs of its sliding windows to shared
-    memory; 0 if no read has a sliding window.
+    """Return the number of loads with which one workgroup's lanes copy inputs of sliding windows to shared memory.
 
-    A load is a vector if the rows of the inputs begin at multiples of one, else one element.
+    A load is a vector if the rows of the inputs begin at multiples of a vector, else one element. 0 if no read has a
+    sliding window.
     """
     facts, vector_bytes, loads = kernel.facts, kernel.machine.lane_access.vector_bytes, 0.0
     widths = dict[str, int]()
@@ -177,7 +179,8 @@ def _do_waves_share_rows(kernel: UniformKernelSchedule, padded_rows: int) -> boo
 def _result_elements(kernel: UniformKernelSchedule) -> float:
     """Return the number of elements that all workgroups together write in one loop iteration, of the largest result.
 
-    Without loops, that is the whole result. Each loop divides it by the dimension's extent over the tile.
+    Without loops, that is the whole result. A loop over n of the d elements of a dimension per iteration multiplies the
+    number by n / d, whether or not the result has this dimension.
     """
     size, facts = kernel.facts.number_of, kernel.facts
     most = max((facts.size(n.dims) for n in facts.writes), default=0)
@@ -187,8 +190,9 @@ def _result_elements(kernel: UniformKernelSchedule) -> float:
 def _spilled_share(kernel: UniformKernelSchedule, work: Work, lanes: int) -> float:
     """Return the fraction (0 to 1) of a lane's live values that do not fit in its registers.
 
-    `lanes` is the number of lanes per workgroup; `work` is the kernel's counted work, with the number of workgroups. 0
-    on a machine whose description has no register file.
+    A core is taken to run as many lanes as the machine's costs say. `lanes` is the number of lanes per workgroup;
+    `work` is the kernel's counted work, with the number of workgroups. 0 on a machine whose description has no register
+    file.
     """
     machine, facts, costs = kernel.machine, kernel.facts, kernel.machine.costs.resident
     file = machine.spaces["register"].bytes

@@ -53,9 +53,9 @@ class Repacked:
 def copy_cycles(machine: Machine, copies: list[RowCopy]) -> float:
     """Return the cycles of one launch that makes all `copies` before a kernel; 0 if nothing is copied.
 
-    The copies share one wait for memory. Usually the cycles of the launch are added. A machine with programmatic
-    dependent launch can launch a kernel while the one before it ends: there the launch is hidden, and the result is at
-    least its cycles.
+    The copies share one wait for memory. Usually the cycles of the launch are added. On a machine with programmatic
+    dependent launch, a kernel can be launched while the kernel before it ends: the launch is then hidden, and the
+    result is at least the cycles of the launch.
     """
     copies = [c for c in copies if not c.is_view]
     if not copies:

@@ -83,8 +83,8 @@ def search_facts(
 
     `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `keeps_all`
     keeps candidates that lower bounds show to be slower. Without `blocks`, the rule for CPU kernels of one product
-    (`kernels_of_blocks`) is left out; the rule for any program may still keep accumulators in registers. `halves` are
-    parts of a larger program that are searched already; parts that this search needs are added.
+    (`kernels_of_blocks`) is left out; the rule for any program may still keep accumulators in registers. `halves` has
+    the rankings of parts of a larger program that are searched already; those of further parts are added to it.
 
     A program that logs, or computes elements in order, gets only kernels without a pipeline. A program with sizes known
     only at the call gets no SIMT products, repacked operands, split reductions or second kernel.
@@ -128,8 +128,9 @@ def _add_without_loop(
 
     Values between the loop's MMAs may then go through memory, such as the scores of attention. Nothing is added on
     machines without lanes (CPUs), or unless exactly one loop has partial results that can be merged. If the loop cannot
-    become one iteration, the reason is noted. `only_lowered` drops candidates that the lowering (code generator) cannot
-    do. `halves` are parts of the program that are searched already.
+    become one iteration, `ranking` gets the reason. `only_lowered` drops candidates that the lowering (code generator)
+    cannot do. `halves` has the rankings of parts of the program that are searched already; further ones are added to
+    it.
     """
     merging = [axis for axis, loop in facts.loops.items() if loop.source is not None and loop.merge is not None]
     if machine.lanes is None or facts.without_loop is None or len(merging) != 1:
@@ -146,8 +147,9 @@ def _add_repacked(repacked: Repacked, machine: Machine, ranking: Ranking, only_l
     """Add to `ranking` the candidates that run a program on repacked operands (copied to another layout first).
 
     `repacked` has the rewritten program and the cycles of the copies. If a lower bound shows that all of these
-    candidates are slower than the best, note a rejection instead. `only_lowered` drops candidates that the lowering
-    (code generator) cannot do.
+    candidates are slower than the best, note a rejection instead. If `repacked.only_blocks` is set, only kernels whose
+    tiles have several GEMMs of a batch are added. `only_lowered` drops candidates that the lowering (code generator)
+    cannot do.
     """
     best = ranking.limit
     least = lower_bound(repacked.facts, machine) + repacked.cycles
@@ -173,11 +175,11 @@ def _add_two_kernels(
 ) -> None:
     """For each possible split of the program into two kernels, add the fastest candidate to `ranking`.
 
-    `before` are rewrites that led to this program (`facts`); `halves` are parts that are searched already. A split is
-    noted as rejected in four cases: a lower bound shows that it is slower than the best candidate; on a CPU, it is not
-    clearly faster; on a CPU, its second kernel has no MMA, and the best candidate keeps all cores busy; or, with
-    `only_lowered`, the lowering (code generator) cannot do it. A split is skipped if the search has no kernel for one
-    of the halves.
+    `before` are rewrites that led to this program (`facts`); `halves` has the rankings of parts that are searched
+    already, and gets those of further parts. A split is noted as rejected in four cases: a lower bound shows that it is
+    slower than the best candidate; on a CPU, it is not clearly faster; on a CPU, its second kernel has no MMA, and the
+    best candidate keeps all cores busy; or, with `only_lowered`, the lowering (code generator) cannot do it. A split is
+    skipped if the search has no kernel for one of the halves.
     """
     share = CLEARLY_FASTER if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking, TIMES_WHOLE if before else TIMES):
@@ -223,8 +225,9 @@ def _searched_half(
 def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: Machine) -> PlanCandidate:
     """Return one candidate that runs the kernel of `one` and then the kernel of `two`; its cycles are the sum of both.
 
-    `cut` (a GraphCut) has the two programs into which the program was split. On a CPU the cycles to write the values
-    between the kernels to memory, and to read them, are added: its cores have L2 caches of their own.
+    `cut` (a GraphCut) has the two programs into which the program was split. The split comes first among the
+    candidate's rewrites, before those of `one`; `two` becomes its `then`. On a CPU the cycles to write the values
+    between the kernels to memory, and to read them, are added: each core has an L2 cache of its own.
     """
     cycles = one.cycles + two.cycles
     if machine.lanes is None:
@@ -237,8 +240,9 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: 
 def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:
     """Add candidates to a ranking, sort it by key (smaller is better), and drop slow candidates.
 
-    The ranking keeps the KEPT (8) best of all, and the KEPT_OF_FAMILY (16) best of each family (same kinds of kernels,
-    same rewrites of the program). If the ranking keeps all, no candidate is dropped.
+    The ranking keeps the KEPT (8) best of all, and the KEPT_OF_FAMILY (16) best of each family (same designs of
+    kernels, same rewrites of the program). If `ranking.keeps_all` is set, no candidate is dropped. `ranking.states` is
+    incremented.
     """
     ranking.states += 1
     every = sorted([*ranking.candidates, *candidates], key=lambda c: c.key)

@@ -71,9 +71,9 @@ class SimtKernelSchedule:
 
     @property
     def family(self) -> str:
-        """A name for this kind of kernel: "terms in boxes" if lanes compute boxes of results, else "terms".
+        """A name for this kernel's design: "terms in boxes" if each lane computes a box of results, else "terms".
 
-        The lowering tends to refuse all candidates of one kind for the same reason.
+        The lowering tends to refuse all candidates of one name for the same reason.
         """
         return "terms in boxes" if self.sizes else "terms"
 
@@ -81,9 +81,10 @@ class SimtKernelSchedule:
 def simt_candidates(facts: Facts, machine: Machine, ranking: Ranking) -> Iterator[PlanCandidate]:
     """Yield GPU candidates in which lanes compute the program's single MMA by plain multiply-adds (SIMT).
 
-    `facts` is the analysed program. `ranking` counts the kernels that are timed, and gets the reason if several MMAs
-    prevent them. Yields nothing if lanes cannot compute the MMA (`simt_program` returns None). Examples are an MMA with
-    both M and N (a plain GEMM), a computed operand, and a machine without lanes (a CPU).
+    `facts` is the analysed program. `ranking.timed` is incremented for each candidate. Yields nothing if lanes cannot
+    compute the MMA (`simt_program` returns None), for example if it has both M and N (a plain GEMM), if an operand is
+    computed, or on a machine without lanes (a CPU). Yields nothing also for several MMAs; `ranking` then gets the
+    reason.
     """
     program = simt_program(facts, machine)
     if program is None:

@@ -32,11 +32,11 @@ def single_lane_ops(kernel: UniformKernelSchedule) -> list[ValueFacts]:
 
 
 def single_lane_cycles(kernel: UniformKernelSchedule) -> float:
-    """Return the cycles that one workgroup waits for loads in scans and topk whose rows single lanes compute; 0 if
-    there are none.
+    """Return the cycles that one workgroup waits for loads in scans and topk whose rows single lanes compute.
 
     Each step along a row waits for one element. It comes from shared memory if that holds all elements of the
-    workgroup, else from global memory. A topk (search for the largest few) takes one pass over the row per result.
+    workgroup, else from global memory. A topk (search for the largest few) takes one pass over the row per result. 0 if
+    there is no such scan or topk.
     """
     machine, size, cycles = kernel.machine, kernel.facts.number_of, 0.0
     shared = machine.spaces["shared"].bytes if "shared" in machine.spaces else None

@@ -63,7 +63,10 @@ def split_k_candidates(wholes: list[tuple[PlanCandidate, Work]], ranking: Rankin
 
 
 def _start_from_zero(facts: Facts) -> bool:
-    """True if no MMA of an analysed program starts from a constant other than zero."""
+    """True if no MMA of an analysed program starts from a constant other than zero.
+
+    True also if an MMA starts from a value that is no constant.
+    """
     starts = [facts.nodes[facts.nodes[p.node].args[2]] for p in facts.products if len(facts.nodes[p.node].args) > 2]
     fills = [n.source for n in starts if n.op == "fill" and n.source is not None]
     return all(op.attrs["value"] == 0 for op in fills)
@@ -83,9 +86,9 @@ def _least_cycles(kernel: KernelSchedule, work: Work, parts: Parts) -> float:
 
 
 def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
-    """Return the cycles of the kernels that add up `parts` (pieces of K), whose results have `states` bytes each.
+    """Return the cycles of the kernels that add up the results of `parts` (pieces of K), of `states` bytes each.
 
-    All parts but one are written and read again, and the sum is written. The launch of the first of those kernels
+    All results but one are written and read again, and the sum is written. The launch of the first merging kernel
     overlaps with a wait for memory, which is subtracted.
     """
     limits = machine.limits
@@ -98,7 +101,7 @@ def _merge_cycles(machine: Machine, parts: Parts, states: float) -> float:
 def _split_k_choices(t: Tiling) -> Iterator[Parts]:
     """Yield a Parts for each way to do split-K of a tiling: a K dimension, the number of parts, the elements per part.
 
-    Only loops are split whose results over two parts (pieces of K) can be merged, such as sums. If the program itself
+    A loop is split only if its results over two parts (pieces of K) can be merged, such as sums. If the program itself
     has loops around MMAs, only dimensions of these loops are split. `t` (a Tiling) has the tile sizes.
     """
     for c, tile in t.pairs():
@@ -174,8 +177,8 @@ def _shortens_grid(t: Tiling, parts: Parts) -> bool:
 def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
     """True if one of `others` is at least as good as `parts`: it has more parts, and takes as many rounds of the grid.
 
-    More parts are shorter, so that its rounds are too. A round is one workgroup per core. `t` (a Tiling) has the number
-    of workgroups without split-K.
+    More parts are shorter, and so are their rounds. A round is one workgroup per core. `t` (a Tiling) has the number of
+    workgroups without split-K.
     """
     cores = t.machine.limits.cores or 1
     waves = ceil(t.tasks * parts.count / cores)
@@ -185,9 +188,9 @@ def _is_outdone(t: Tiling, parts: Parts, others: list[Parts]) -> bool:
 def _splits_of_flat(t: Tiling, dim: str, outermost: str, extent: int, step: int) -> Iterator[Parts]:
     """Yield a Parts for each way to split a flattened K dimension into parts of whole K steps of `step` elements.
 
-    `dim` is the program dimension, `outermost` its outermost digit (mixed-radix part), `extent` the number of its
-    elements. Parts are equal; but the last one may be shorter if reads past the end of `outermost` give zeros. `t` (a
-    Tiling) has the tile sizes.
+    `dim` is the program dimension, of `extent` elements; `outermost` is its outermost digit (mixed-radix part). Parts
+    are equal; but the last part may be shorter if reads past the end of `outermost` give zeros. `t` (a Tiling) has the
+    tile sizes.
     """
     steps, rest = divmod(extent, step)
     equal = [Parts(dim, count, extent // count) for count in range(2, steps + 1) if not rest and steps % count == 0]
@@ -204,8 +207,7 @@ def flat_dim(facts: Facts, dims: Sequence[str]) -> str | None:
 
 
 def _class_of(t: Tiling, dim: str) -> int:
-    """Return the index of the class of dimensions that has `dim`; if `dim` was split into digits, of the class with a
-    digit.
+    """Return the index of the class of dimensions that has `dim`, or a digit of `dim`.
 
     A class is dimensions with the same role, such as M or K, in every MMA. Digits are mixed-radix parts of a dimension.
     `t` (a Tiling) has the classes.

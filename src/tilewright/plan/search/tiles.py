@@ -107,10 +107,10 @@ def _atom_widths(o: Orientation, c: DimClass) -> tuple[int, ...]:
 def _legal_tiles(o: Orientation, c: DimClass, rows: int, columns: tuple[int, ...]) -> list[AxisTile]:
     """Return the AxisTiles of the class `c` of dimensions that are legal and meet the author's constraints.
 
-    Dimensions of `c` have the same role (such as M or K) in every MMA. A grid tile that extends past the end of `c` is
-    legal only if writes drop the elements past the end. `rows` is the tile size to try along the atom's rows, `columns`
-    are those along its columns (the extents of atoms). `o` (an Orientation) says which of M and N lies on the atom's
-    rows.
+    Dimensions of `c` have the same role (such as M or K) in every MMA. Constraints are not checked for a class that is
+    M, N or K of no MMA. A grid tile that extends past the end of `c` is legal only if writes drop the elements past the
+    end. `rows` is the tile size to try along the atom's rows, `columns` are those along its columns (the extents of
+    atoms). `o` (an Orientation) says which of M and N lies on the atom's rows.
     """
     proposed = [tile for tile in _proposed_tiles(o, c, rows, columns) if c.is_batch or _is_as_stated(o.facts, tile)]
     return [tile for tile in proposed if tile.level != GRID or _overhang_is_dropped(o.facts, tile)]
@@ -203,8 +203,8 @@ def _covering_widths(o: Orientation, c: DimClass, columns: tuple[int, ...]) -> l
     """Return up to two of the atom extents `columns` that cover all of `c`, the dimensions of N; [] if none covers it.
 
     `columns` are the extents of atoms along N, ascending. The first result is the narrowest that covers `c`. The
-    second, if it differs, is the narrowest of those whose rows of the result bulk copies store in equal pieces. `o` (an
-    Orientation) has the program and the machine.
+    second, if it differs, is the narrowest that covers `c` and gives rows of the result that bulk copies store in equal
+    pieces. `o` (an Orientation) has the program and the machine.
     """
     element = max(w.bytes for w in o.facts.writes)
     covering, store = [n for n in columns if n >= c.extent], o.machine.bulk_store
@@ -216,9 +216,10 @@ def _tiles_of_unsplit_n(o: Orientation, c: DimClass, columns: tuple[int, ...]) -
     """Yield AxisTiles of an N that the grid cannot split: loop tiles, and equal shares for the workgroups of a cluster.
 
     The grid cannot split N if, for example, the program reduces the MMA's result along it. `c` are the dimensions of N,
-    `columns` the extents of atoms along their columns; `o` (an Orientation) has the MMAs. If the program needs several
-    passes over N, the MMA is computed again in each pass, and the tile's count is the number of iterations of all
-    passes. Yields nothing if the program scans along `c`.
+    `columns` the extents of atoms along their columns; `o` (an Orientation) has the MMAs. Loop tiles have at least
+    COLUMN_BLOCKS[0] (64) columns or the author's tile size, which is kept if it changes the result. If the program
+    needs several passes over N, the MMA is computed again in each pass, and the tile's count is the number of
+    iterations of all passes; only then clusters are tried. Yields nothing if the program scans along `c`.
     """
     facts = o.facts
     if set(c.dims) & facts.scanned:
@@ -281,8 +282,8 @@ def _blocks_in_slab(facts: Facts, p: OrientedProduct, inner: str) -> int:
 def _slab_elements(o: Orientation, c: DimClass) -> int:
     """Return the number of K elements in a slab (row of shared memory) of the first MMA that has `c` as K.
 
-    `c` is a class of dimensions (same role in every MMA). `o` (an Orientation) has the MMAs, and the atoms that take
-    their operands.
+    `c` is a class of dimensions (same role in every MMA); some MMA must have it as K. The slab is that of the first
+    atom that takes the MMA's operands; 1 if the atom has no slabs. `o` (an Orientation) has the MMAs and their atoms.
     """
     return next(p.atoms[0].slab or 1 for p, role in zip(o.products, c.roles, strict=True) if role == DEPTH)
 
@@ -291,9 +292,9 @@ def _k_step_sizes(o: Orientation, c: DimClass, slab: int) -> list[int]:
     """Return the K step sizes to try, in elements: one slab, and perhaps a longer one.
 
     A slab is a row of shared memory in the MMA's type, of `slab` elements. The longer size is for an operand that is
-    computed from narrower elements: their rows of shared memory are then as many bytes wide. bf16 computed from i8
-    gives [64, 128]. In longer steps, lanes wait less often for copies, and MMAs less often for lanes. `c` are the
-    dimensions of K; `o` (an Orientation) has the MMAs.
+    computed from narrower elements: a row of shared memory has more of these elements. bf16 computed from i8 gives [64,
+    128]. In longer steps, lanes wait less often for copies, and MMAs less often for lanes. `c` are the dimensions of K;
+    `o` (an Orientation) has the MMAs.
     """
     sizes = [slab]
     for p, role in zip(o.products, c.roles, strict=True):
@@ -308,9 +309,9 @@ def _k_step_sizes(o: Orientation, c: DimClass, slab: int) -> list[int]:
 def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
     """Yield up to two loop AxisTiles for the dimensions `c` of K, in steps of `slab` elements.
 
-    Steps of the first are runs (contiguous indices) of K as one flat index; it is yielded only if copies can load such
-    runs. The second, if `c` has several dimensions, steps along the contiguous dimension alone, for one index of the
-    others (such as a filter tap) after the other. `o` (an Orientation) has the MMAs and says how operands are copied.
+    The first has runs (contiguous indices) of K as one flat index; it is yielded only if copies can load such runs. The
+    second, if `c` has several dimensions, has steps along the contiguous dimension alone; the other dimensions (such as
+    filter taps) have one index per step. `o` (an Orientation) has the MMAs and says how operands are copied.
     """
     facts, extents = o.facts, o.facts.extents
     accesses = [r.place for r in facts.reads if set(c.dims) & r.place.dims]
@@ -324,9 +325,7 @@ def _steps_of_k(o: Orientation, c: DimClass, slab: int) -> Iterator[AxisTile]:
 
 
 def _are_digits_of_one(facts: Facts, dims: tuple[str, ...]) -> bool:
-    """True if all of `dims` are digits (mixed-radix parts) of one dimension of the program `facts`, in the digits'
-    order.
-    """
+    """True if all `dims` are digits (mixed-radix parts) of one dimension of `facts`, in the order of its digits."""
     return any(tuple(d for d in digits if d in dims) == dims for digits in facts.digits.values())
 
 
@@ -365,8 +364,9 @@ def inner_run(facts: Facts, c: DimClass, size: int) -> Iterator[AxisTile]:
     """Yield at most one grid AxisTile: `size` elements along the innermost program dimension of `c`, 1 along others.
 
     `c` is a class of dimensions (same role in every MMA). The tile is a run: contiguous indices of the flattened digits
-    (mixed-radix parts) of that program dimension. Yields nothing if that dimension is the only one of `c`, has a single
-    digit, or has fewer elements than `size`. `facts` is the analysed program.
+    (mixed-radix parts) of that program dimension. Yields nothing in these cases: that dimension is the only one of `c`;
+    it has a single digit; its digits are not the last ones of `c`; or it has fewer elements than `size`. `facts` is the
+    analysed program.
     """
     inner = inner_digits(facts, c.dims)
     if not 1 < len(inner) < len(c.dims) or c.dims[-len(inner) :] != inner or size > facts.size(inner):
@@ -383,7 +383,7 @@ def filled_box(
 
     `dims` are its dimensions, outermost first. The innermost dimension is filled first; with `outermost`, the
     outermost. 64 elements of 14 x 28 give 2 x 28. With `up`, extents are rounded up, so that the box has at least
-    `size` elements: 3 x 28. `facts` is the analysed program.
+    `size` elements if `dims` have as many: 3 x 28. `facts` is the analysed program.
     """
     box: dict[str, int] = {}
     for d in dims if outermost else reversed(dims):
@@ -395,11 +395,12 @@ def filled_box(
 def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterator[AxisTile]:
     """Yield AxisTiles of about `size` elements for the class `c`: a run (contiguous flat indices), then boxes.
 
-    `c` is a class of dimensions (same role in every MMA); a box is a rectangle of them; `level` is GRID or LOOP. A
-    class of one dimension has only the run. For several dimensions the run is left out if copies cannot load it, or if
-    masks depend on `c` and `size` does not divide the innermost dimension. At level GRID, the run may then be one
-    within the innermost dimension of the program. If a sliding window reads `c` and `level` is GRID, the boxes are
-    those whose halo tile (input patch) one bulk copy loads. `o` (an Orientation) has the program and its MMAs.
+    `c` is a class of dimensions (same role in every MMA); a box is a rectangle over these dimensions; `level` is GRID
+    or LOOP. A class of one dimension has only the run. For several dimensions the run is left out if copies cannot load
+    it, or if masks depend on `c` and `size` does not divide the innermost dimension. At level GRID, the run may then be
+    one within the innermost dimension of the program. If a sliding window reads `c` and `level` is GRID, only boxes
+    with a halo tile (input patch) that one bulk copy loads are yielded. `o` (an Orientation) has the program and its
+    MMAs.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:

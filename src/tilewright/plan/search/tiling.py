@@ -85,10 +85,10 @@ class Tiling:
         return self._loops[dims]
 
     def trips(self, loops: Loops) -> int:
-        """Return how often a workgroup runs the body of a loop nest: the product of the trip counts of `loops`; 1 if
-        `loops` is empty.
+        """Return how often a workgroup runs the body of a loop nest: the product of the trip counts of `loops`.
 
-        A loop is given as the number of a class of dimensions: those that have the same role in every MMA.
+        A loop is given as the index of its class of dimensions (same role in every MMA). The result is 1 if `loops` is
+        empty.
         """
         return prod(self.tiles[n].count for n in loops)
 
@@ -120,7 +120,7 @@ class Tiling:
 
     @cached_property
     def cuts_both(self) -> bool:
-        """True if the grid splits M and N of all MMAs, and no M of one MMA is N or K of another."""
+        """True if the grid splits M and N of all MMAs, and each of these dimensions has the same role in every MMA."""
         tiles_of_c = [(set(c.roles), tile) for c, tile in self.pairs() if {ROWS, COLUMNS} & set(c.roles)]
         return all(tile.level == GRID and len(roles) == 1 for roles, tile in tiles_of_c)
 
@@ -130,5 +130,5 @@ class Tiling:
 
     @cached_property
     def _pairs(self) -> tuple[tuple[DimClass, AxisTile], ...]:
-        """Pairs (DimClass, its AxisTile), as `pairs` does; they are computed once."""
+        """The pairs (DimClass, its AxisTile) of all classes of dimensions, computed once."""
         return tuple(zip(self.o.classes, self.tiles, strict=True))

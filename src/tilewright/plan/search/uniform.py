@@ -47,10 +47,13 @@ def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandid
 def loop_tiles(facts: Facts) -> dict[Expr, int]:
     """Return {loop dimension: elements per iteration} for the loops that the author wrote in the program `facts`.
 
-    A tile that the author states is used. Otherwise there are three kinds of loops. One that carries more than an
-    accumulator gets its whole extent. One that adds up an MMA gets at most DEEPEST (4096) elements, or its whole extent
-    if that is known only at the call. Any other gets its whole extent up to WHOLE (512) elements, and CHOSEN (256)
-    beyond. While loops, and loops over dimensions that the grid splits, are left out.
+    A tile that the author states is used. Otherwise the first case that applies decides:
+
+    - the loop carries more than an accumulator: all of the dimension;
+    - the loop adds up an MMA: at most DEEPEST (4096) elements, or all if the extent is known only at the call;
+    - any other loop: all of the dimension up to WHOLE (512) elements, and CHOSEN (256) elements beyond.
+
+    While loops, and loops over dimensions that the grid splits, are left out.
     """
     size, tiles = facts.number_of, {}
     for op in facts.program.walk():
@@ -86,9 +89,9 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     """Count the work of a kernel without a pipeline; return a Work: cycles per task, bytes of memory traffic, waits.
 
-    A task is one workgroup's tile (on a CPU one thread's). Without MMAs a core waits once for its reads; with MMAs each
-    workgroup waits for A and for B in every K step of every accumulator tile. If another kernel packs B of an MMA
-    first, the cycles and bytes of the packing are included.
+    A task is one workgroup's tile (on a CPU one thread's). The waits are summed over the tasks of a core: without MMAs
+    it waits once for its reads; with MMAs each workgroup waits for A and for B in every K step of every accumulator
+    tile. If another kernel packs B of an MMA first, the cycles and bytes of the packing are included.
     """
     facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}
@@ -136,8 +139,8 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
 def _bytes_packed_before(kernel: UniformKernelSchedule) -> list[float]:
     """Return a list with the bytes of each operand B that another kernel packs before this one; [] if none is packed.
 
-    Packing copies B so that what one atom reads is contiguous. Three kinds of B do not count: a B that is computed, one
-    whose read may be out of bounds, and a constant one, which is packed once, when it is bound.
+    Packing copies B so that the elements that one atom reads are contiguous. Three kinds of B do not count: a B that is
+    computed; a B of which a read may be out of bounds; and a constant B, which is packed once, when it is bound.
     """
     facts, packed = kernel.facts, []
     for op in kernel.products:
@@ -194,8 +197,8 @@ def _is_computed_over(facts: Facts, n: ValueFacts, dim: Expr) -> bool:
 def _element_cycles(kernel: UniformKernelSchedule, n: ValueFacts) -> float:
     """Return the cycles of one core for one element of the value `n` (a node of the program's graph).
 
-    For an MMA it is one multiply-add, for a read whose address needs divisions the address arithmetic. It is 0 for
-    scans, and for operations that take no arithmetic.
+    For an MMA an element is one multiply-add. For a read, only the arithmetic of addresses with divisions counts. It is
+    0 for scans, and for operations that take no arithmetic.
     """
     facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     if n.op == "read" and n.source is not None and needs_division(n.source, size):
@@ -227,8 +230,8 @@ def _operand_waits(kernel: UniformKernelSchedule) -> tuple[int, int]:
     """Return (how often one workgroup waits for operands of its MMAs, iterations of the loops around its MMAs).
 
     Both are sums over all MMAs. Each accumulator tile of each iteration has its own K steps; an MMA without an atom has
-    one step per iteration. In each step the workgroup waits twice, for A and for B. If the atom reads shared memory, it
-    waits a third time, until both are stored there.
+    one step per iteration. In each step the workgroup waits twice, for A and for B. If the atom reads shared memory,
+    the workgroup waits a third time, until A and B are stored in shared memory.
     """
     total = iterations = 0
     for op, microkernel in kernel.products.items():
@@ -266,7 +269,8 @@ def touched_bytes(facts: Facts, machine: Machine) -> float:
 def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     """Return the plan (a Schedule) of a kernel without a pipeline, whose waves all run the same code.
 
-    If the kernel splits a reduction into parts, it is the plan in which different workgroups reduce the parts.
+    If the kernel splits a reduction or a loop into parts, it is the plan in which different workgroups reduce the
+    parts.
     """
     facts, size = kernel.facts, kernel.facts.number_of
     tiled = [d for d in facts.cut if d in kernel.widths or d in kernel.blocks]
@@ -295,8 +299,8 @@ def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr
     """Return the plan (a Schedule) of a kernel with a split reduction or loop; the grid's first axis counts `parts`.
 
     `parts` are the pieces of the reduced dimension; each workgroup reduces one or more. `whole` are the dimensions that
-    the grid does not split. Only those that a reduction has get an axis: the others belong to the second kernel, which
-    combines the partial results.
+    the grid does not split. A dimension in `whole` gets an axis only if the input of a reduction has it: all others
+    belong to the second kernel, which combines the partial results.
     """
     size, split = kernel.facts.number_of, f"{parts.dim}_split"
     tasks = [axis_of(str(d), size(d), (Split("task", n),)) for d, n in kernel.widths.items()]

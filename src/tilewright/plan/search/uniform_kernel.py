@@ -39,10 +39,10 @@ class UniformKernelSchedule:
 
     @property
     def family(self) -> str:
-        """A name for this kind of kernel: "parts of a reduction" if it splits a reduction or a loop, else "no
-        pipeline".
+        """A name for this kind of kernel, by which `explain` and the search group candidates.
 
-        The lowering tends to refuse all candidates of one kind for the same reason.
+        It is "parts of a reduction" if the kernel splits a reduction or a loop, else "no pipeline". The lowering tends
+        to refuse all candidates of one kind for the same reason.
         """
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
@@ -55,8 +55,9 @@ class UniformKernelSchedule:
         return max(1, self.widths.get(d) or self.loops.get(d) or self.facts.number_of(d))
 
     def axes_of(self, op: Op) -> Axes | str:
-        """Return Axes, which dimensions of the mma `op` are M, N, K and others in the innermost tile of this kernel; or
-        text: why `op` has no accumulator tile.
+        """Return the Axes of the mma `op`: its dimensions M, N, K and others in this kernel's innermost tile.
+
+        If `op` has no accumulator tile, return text instead: why not. Results are kept for later calls.
         """
         if op not in self._axes:
             self._axes[op] = axes_in(op, self.width)

@@ -87,10 +87,11 @@ def mma_tile(t: Tiling, p: OrientedProduct) -> MmaTile | None:
 
 @lru_cache
 def _atom_of_columns(o: Orientation, node: int, columns: float) -> MultiplyAtom | None:
-    """Return the widest atom whose N divides `columns`, else the narrowest whose N covers them; None if there is none.
+    """Return the widest atom with an N that divides `columns`; else the narrowest with an N of at least `columns`.
 
-    `columns` is the number of columns of one wave group's tile. `node` is the node number of an MMA, `o` (an
-    Orientation) has the atoms that take its operands. The result is cached: many tilings have the same columns.
+    None if there is neither. `columns` is the number of columns of one wave group's tile. `node` is the node number of
+    an MMA, `o` (an Orientation) has the atoms that take its operands. The result is cached: many tilings have the same
+    columns.
     """
     atoms = next(p.atoms for p in o.products if p.product.node == node)
     dividing = [x for x in atoms if columns % x.shape[1] == 0]
@@ -126,9 +127,9 @@ def _is_legal_k(t: Tiling, p: OrientedProduct, atom: MultiplyAtom, k: int) -> bo
     """True if `k`, the number of K elements of the MMA `p` per iteration, is legal for the tiling `t` and `atom`.
 
     There are two rules. First, `k` must sometimes fill whole slabs (rows of shared memory, as the atom reads K). It
-    must if B is contiguous along K and one of these holds: a loop splits K; the program itself loops over K; or A in
-    registers comes from another MMA. Second, no loop over tiles of C may be in the same nest as the K loop: the kernel
-    would have to keep several accumulator tiles.
+    must if B is contiguous along K and one of these holds: a loop splits K, and tiles have one GEMM of a batch; the
+    program itself loops over K; or A in registers comes from another MMA. Second, no loop over tiles of C may be in the
+    same nest as the K loop: the kernel would have to keep several accumulator tiles.
     """
     facts, product = t.facts, p.product
     over_k = t.loops_over(product.k)

@@ -77,10 +77,11 @@ class TaskEnd(NamedTuple):
 class Work(NamedTuple):
     """The work of a kernel with `tasks` tasks: its `phases` (loop nests), its epilogue `end`, and its memory traffic.
 
-    `lengths` has (share of iterations that masks do not skip, partly masked iterations, number of such tasks), with
-    several entries if masks make tasks uneven. `l2_read` are the cycles of L2 per task. `resident` are the bytes that a
-    task loads before its first iteration, `first` bytes that a core loads once for all its tasks, `moved` the bytes of
-    memory traffic in all. A task at an edge of C loads `outside` out-of-bounds rows; a core has `edges` such tasks.
+    `lengths` is a tuple of (fraction of the iterations that masks do not skip, partly masked iterations, number of such
+    tasks), with several entries if masks make tasks uneven. `l2_read` are the cycles of L2 per task. `resident` are the
+    bytes that a task loads before its first iteration, `first` the bytes that a core loads once for all its tasks,
+    `moved` the bytes of memory traffic of all tasks. A task at an edge of C loads `outside` out-of-bounds rows per K
+    step; the busiest core has `edges` such tasks.
     """
 
     tasks: int
@@ -110,5 +111,5 @@ class Work(NamedTuple):
 
     @property
     def copied_bytes(self) -> float:
-        """The number of bytes that all workgroups copy to shared memory, summed over all iterations."""
+        """The number of bytes that all workgroups copy to shared memory, summed over all iterations of all phases."""
         return self.tasks * sum(p.trips * p.copied for p in self.phases)
