@@ -96,7 +96,7 @@ def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
 
     If any tile size gives the same result (`op` is in `kernel.free`), it is the loop tile that `axis` states, or the
     whole dimension if `axis` states none. For any other loop it is the author's tile, or the whole dimension if the
-    author gives none. The plan must not change the tile of such a loop: an ArgumentError is raised if `axis` states a
+    author gives none. The plan must not change the tile of such a loop: raise an ArgumentError if `axis` states a
     different one, or states none although the author's tile is smaller than the dimension.
     """
     d = kernel.loops[op]

@@ -162,7 +162,8 @@ class _ContractionPlan:
 
         Only tile registers may have A staged: once per task (one core's tile), as `strip` (image lines) or `panel`
         (im2col). B must be packed `at bind`, which means once before the kernel runs. Raise an ArgumentError too for a
-        statement on a value other than A and B, and for a cache hint if vectors run along channels.
+        statement on a value other than A and B. If vectors run along channels that A, B and the result share, raise one
+        for a cache hint other than `keep`.
         """
         a, b = (self.plan.operand(operand.name) for operand in (self.contraction.a, self.contraction.b))
         for line in self.plan.values:

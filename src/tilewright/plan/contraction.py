@@ -131,7 +131,7 @@ class Contraction:
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of a digit (mixed-radix part of a dimension); the largest one if known only at the call."""
+    """Return the extent of the digit `s` (mixed-radix part of a dimension); the largest one if known only at the call."""
     return int(s.hi) + 1
 
 

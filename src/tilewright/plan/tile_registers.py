@@ -125,7 +125,7 @@ def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, i
     """Return (number of tasks along M, rows that the largest task computes, bytes of A that one task stages).
 
     A task is one tile of the grid; staging is copying to a buffer. Rows in the padding between staged image lines
-    count. The bytes are 0 if A is read in place. `blocking` has the tile sizes and the kind of staging.
+    count. The bytes are 0 if A is read in place. `blocking` has the tile sizes, and says how A is staged.
     """
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
     k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])
