@@ -24,8 +24,8 @@ LEVELS = ("task", "loop")
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     """Return {dimension of the kernel: the plan's axis of the same name}, with an entry for every dimension.
 
-    Raise an ArgumentError for an axis that names no dimension, that has several digits (mixed-radix parts), or whose
-    extent differs from its dimension's. Raise an ArgumentError too for a dimension without an axis.
+    Raise an ArgumentError for an axis that names no dimension, that has several digits (mixed-radix parts), or that is
+    padded or has another extent than its dimension. Raise an ArgumentError too for a dimension without an axis.
     """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:

@@ -280,7 +280,7 @@ class BoundKernel:
 
     @cached_property
     def links_products(self) -> bool:
-        """True if an operand of some MMA is computed from the result of another MMA, or carried by a loop."""
+        """True if operand A or B of an MMA depends on the result of an MMA or of a loop, as in attention."""
         return links_products(self.kernel.program, self.statements)
 
     def microkernel(self, op: Op) -> Microkernel | None:
@@ -319,13 +319,14 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared memory at once, or all of its
+        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared memory at once, or all of K's
         tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's axis states. There are four
-        special cases:
+        special cases, in which reduction dimensions besides K (filter taps) count if they have more than one element:
 
-        - the axis states no loop tile, and K is the only reduction dimension: the result is 0;
-        - the axis states no loop tile, and there are further reduction dimensions (filter taps): the step is all of K;
-        - the axis states all of K, inside a loop and without filter taps: the result is 0;
+        - the axis states no loop tile, and there are no filter taps: the result is 0;
+        - the axis states no loop tile, and there are filter taps: the step is all of K;
+        - the axis states all of K, the program has a loop around its MMAs, and there are no filter taps: the result is
+          0;
         - the plan has no axis of K: the step is one row.
 
         Raise an ArgumentError, which quotes the plan, if the K step is no whole number of rows or is longer than K.

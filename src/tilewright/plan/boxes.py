@@ -390,7 +390,7 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 
     A task is one tile of the grid; its extents divide the dimensions. First, contiguous dimensions get at least RUN
     (16) elements. Then the dimensions grow one after the other, contiguous ones first, as far as `room` (a Room: goals
-    for the number and size of tasks) allows. If the first contiguous dimension does not fit in whole, no other
+    for the number and size of tasks) allows. If a task cannot have all of the first contiguous dimension, no other
     dimension grows after it. `size(d)` evaluates the extent of a dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]

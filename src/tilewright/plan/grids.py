@@ -118,7 +118,10 @@ class Grid:
         return products if is_alike and len(loops) < 2 and not links_products(self.program, products) else []
 
     def loop_around(self, product: Op) -> Op | None:
-        """Return the loop whose tile size is free and which only adds up the MMA `product`; None if there is none."""
+        """Return the loop that has the MMA `product` and only adds up MMAs; None if there is none.
+
+        The loop's body has only reads and MMAs. Its tile size must not change the result, and its extent must be known.
+        """
         return next((op for op in self.tiles if only_adds(op) and product in op.blocks[0].ops), None)
 
 
@@ -169,8 +172,9 @@ def _choose_k_tile(grid: Grid, sums: Sequence[Op]) -> tuple[bool, dict[Op, Micro
     A microkernel is an atom and its accumulator tile. If accumulators go to memory after each K tile, the first item is
     False, and `grid.tiles` is set to the K tile size.
 
-    Accumulators always stay in registers on a GPU, and also on a CPU unless all MMAs are in one loop over K whose tile
-    size is free. For MMAs in such a loop on a CPU, the predicted cycles decide, also on the K tile size.
+    Accumulators always stay in registers on a GPU. On a CPU they also do, unless all MMAs are in one loop over K whose
+    tile size does not change the result. For MMAs in such a loop on a CPU, the predicted cycles decide, also on the K
+    tile size.
     """
     loop = grid.loop_around(sums[0])
     axis = None if loop is None else loop.attrs["axis"]

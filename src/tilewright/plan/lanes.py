@@ -131,9 +131,9 @@ def registers(rows: int, vectors: int) -> int:
 def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     """Return (count at the start, count at the end) of an image line's blocks in which a read may be out of bounds.
 
-    A block is `rows` neighbouring positions of the line; the reads are those of operand A by filter taps. A shorter
-    block at the end of the line does not count. If every block may be out of bounds, all count at the start. In the
-    example, 3 taps with padding 1 read past both ends of a line of 20.
+    A block is `rows` neighbouring positions of the line. The reads are those of operand A, at all filter taps. A
+    shorter block at the end of the line does not count. If every block may be out of bounds, all count at the start. In
+    the example, 3 taps with padding 1 read past both ends of a line of 20.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand

@@ -167,10 +167,9 @@ def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: Produc
 def check_raster(plan: Schedule, m_axis: str) -> None:
     """Raise an ArgumentError if the plan's raster group does not fit its grid.
 
-    A raster group is a number of neighbouring tasks (workgroups' tiles) that run together. A grid of fewer than two
-    axes cannot have a group above 1. With dynamic order, the group must divide the number of tasks along the axes
-    before M, because only these tasks are grouped; `m_axis` is the name of M's axis. Nothing is checked there if M is
-    not in `grid`.
+    A raster group is a number of neighbouring tasks (workgroups' tiles) that run together. There are two rules. A grid
+    of fewer than two axes cannot have a group above 1. With dynamic order, and M in `grid`, the group must divide the
+    number of tasks along the axes before M, because only these tasks are grouped. `m_axis` is the name of M's axis.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")

@@ -229,7 +229,5 @@ def us(cycles: float, machine: Machine) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return `count`, a number of bytes, as text: in MB with one decimal from 1 MB (2**20 bytes) on, else in KB (2**10
-    bytes).
-    """
+    """Return `count`, a number of bytes, as text: in MB with one decimal from 1 MB (2**20 bytes) on, else in KB."""
     return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"

@@ -98,9 +98,9 @@ def _lane_row_widths(
 
     The rows are short (`row_elements` elements), and lanes exchange nothing. A lane computes a vector of neighbouring
     rows along `sides`, dimensions along which rows are adjacent in memory. A task also extends along other dimensions,
-    by powers of two, first along those in which windows overlap. The number of waves (warps) is halved while there are
-    fewer than FEW (1.5) tasks per core, or while shared memory has no room for what BESIDE (4) tasks read. `extents`
-    maps each parallel dimension (the grid may split it) to its whole extent.
+    by powers of two, first along dimensions in which windows overlap. The number of waves (warps) is halved while there
+    are fewer than FEW (1.5) tasks per core, or while shared memory has no room for the elements that BESIDE (4) tasks
+    read. `extents` maps each parallel dimension (the grid may split it) to its whole extent.
     """
     tasks, lanes, element_size = machine.row_tasks, machine.lanes or 1, smallest_element_bytes(program)
     vector = max(1, machine.lane_access.vector_bytes // element_size)
@@ -159,9 +159,10 @@ def contiguous_row_widths(
 
     A task (tile of the grid) is several short rows; or one long row, with as many waves (warps) as hold it in
     registers. If no number of waves can hold it there, the row stays in shared memory, and the task has so few waves
-    that other tasks can run on the same core. The number of waves is halved while lanes would be idle. A row has
-    `row_elements` elements, the smallest of `element_size` bytes. `traffic` is (bytes read, bytes written) per element.
-    `extents` maps each parallel dimension to its whole extent.
+    that other tasks can run on the same core. The number of waves is halved while lanes would be idle.
+
+    A row has `row_elements` elements; the smallest element type has `element_size` bytes. `traffic` is (bytes read,
+    bytes written) per element. `extents` maps each parallel dimension (the grid may split it) to its whole extent.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     wave_elements = _elements_per_wave(machine, row_elements, element_size, written_bytes)

@@ -112,7 +112,7 @@ class AccessFacts:
         """True if one memory coordinate of this access is the index of `dim`, perhaps plus a constant.
 
         The coordinate has no other dimension, and coefficient 1. A bulk copy may then load a tile that runs past the
-        end of `dim`.
+        end of `dim`. The result has no meaning if `linear` is false.
         """
         return any(form == ((dim, 1),) for form in self.coords)
 

@@ -127,10 +127,11 @@ def _selects_behind(program: Program, product: Op) -> set[Op] | None:
 
 
 def last_maskable(loop: Op) -> Op | None:
-    """Return the last operation of a loop's body whose result may be -inf past the end of the loop's axis; else None.
+    """Return the last operation of a loop's body that masks the ragged end of the loop's axis if its result is -inf.
 
-    If all elements of that result are -inf, the loop's carried values stay as they are. Elements past the end of a
-    ragged tile then change no result. Only operations with one float result that has the axis are tried.
+    If all elements of the result are -inf, the loop's carried values stay as they are. Elements past the end of a
+    ragged tile then change no result. Only operations with one float result that has the axis are tried. Return None if
+    none of them does this.
     """
     float_ops = [
         inner
@@ -294,12 +295,11 @@ class MaskedProduct:
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """Evaluate `value`, such as a mask's condition, at the coordinates `at` ({dimension: array}): return an array or
-    number.
+    """Return the array or number that `value`, such as a mask's condition, has at the coordinates `at`.
 
-    Return None if it depends on data, on a dimension that `at` lacks, or on an operation that is not in ON_COORDINATES
-    (index arithmetic and comparisons). `makers` maps a value to the operation that computes it. `size(e)` evaluates an
-    expression of sizes.
+    `at` is {dimension: array}. Return None if `value` depends on data, on a dimension that `at` lacks, or on an
+    operation that is not in ON_COORDINATES (index arithmetic and comparisons). `makers` maps a value to the operation
+    that computes it. `size(e)` evaluates an expression of sizes.
     """
     op = makers.get(value)
     if op is None:
