@@ -88,11 +88,11 @@ class BoundKernel:
         return {self.kernel.dims[name]: self._task_extent(self.kernel.dims[name]) for name in names}
 
     def _task_extent(self, d: Expr) -> int:
-        """Return the extent of a task (one workgroup's tile) along the dimension `d`, in elements, as its axis states.
+        """Return the extent of a task (one workgroup's tile) along the dimension `d`, in elements.
 
-        If the axis states it for one digit (mixed-radix part) of `d`, the extents of the digits within that digit are
-        multiplied in: `task p 2` of (p 7, q 9) is 18. Without a pipeline or a loop over `d`, it is at most the axis's
-        padded extent.
+        The axis of `d` must have a task split. If the split names a digit (mixed-radix part) of `d`, the padded extents
+        of the digits within that digit are multiplied in: `task p 2` of (p 7, q 9) is 18. Without a pipeline or a loop
+        over `d`, the extent is at most the axis's padded extent.
         """
         axis = self.axes[d]
         split = axis.split("task")

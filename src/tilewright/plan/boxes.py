@@ -436,11 +436,10 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def _best_width(least: int, most: int, extent: int, radices: Collection[int]) -> int:
-    """Return the extent of a task, from `least` to `most`, that `width_choices` prefers; the largest of equal ones.
+    """Return the extent of a task (tile of the grid), from `least` to `most`, that has the best properties.
 
-    A task is one tile of the grid. `extent` is the extent of the dimension that it splits; `radices` are the numbers by
-    which accesses divide the dimension's index. The search goes down from `most` and ends early at an extent that has
-    every preferred property.
+    See `width_choices` for the properties. Of equally good extents, the largest is returned. `extent` is the extent of
+    the dimension that tasks split; `radices` are the numbers by which accesses divide the dimension's index.
     """
     best, best_score = most, -1
     for top in range(most, least - 1, -WIDTHS_AT_ONCE):

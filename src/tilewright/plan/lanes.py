@@ -69,8 +69,8 @@ def lane_block_unit(space: Contraction, machine: Machine) -> BlockUnit:
     """Return the BlockUnit (accumulator tiles, task counts to try) of vectors along a digit of A, B and the result.
 
     A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. `space` is the
-    contraction, which must have a digit that A, B and the result share. Every accumulator tile fits the vector
-    registers. A task has whole image lines, unless there is one line only, which tasks then share.
+    contraction, which must have such a digit. Every accumulator tile fits the vector registers. A task has whole image
+    lines; only if there is a single line, without bounds checks, tasks split it.
     """
     unit, steps, workers = lane_unit(space, machine), default_steps(space), cores(machine)
     padded = round_up(size(required_lane_digit(space)), unit.lanes)

@@ -487,7 +487,8 @@ def _parse_digits(text: str) -> tuple[Digit, ...]:
 def _parse_splits(text: str) -> tuple[Split, ...]:
     """Return the Splits of an axis from their text, such as `task 64, loop 16`; () for `whole`.
 
-    Raise an ArgumentError for an illegal split, a size below 1, and a box whose extents do not multiply to the size.
+    Raise an ArgumentError for an illegal split, for a size or an unroll count below 1, and for a box with extents that
+    do not multiply to the size.
     """
     if text == "whole":
         return ()

@@ -61,7 +61,8 @@ def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     """Return text: why tasks (grid tiles) are not whole accumulator tiles, or splits of K are illegal; else None.
 
     Rows of a task are checked only if M is one digit (mixed-radix part). Each digit of K before the last must be split
-    once, by 1. The last must be split once or twice, the second time into atoms: a single split must be the atom's K.
+    once, by 1. The last digit is split into atoms, or into loop tiles and then into atoms; loop tiles must be whole
+    atoms and divide the digit, padded to whole atoms.
     """
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
