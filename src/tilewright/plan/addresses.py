@@ -11,11 +11,11 @@ from tilewright.plan.model import Size, element_bytes
 
 
 def needs_division(op: Op, size: Size) -> bool:
-    """True if the address of the read `op`, or its bounds check, is computed with an integer division.
+    """True if the address of the read `op`, or its bounds check, is computed with an integer division or remainder.
 
-    A read with a bounds check needs a division if any coordinate divides. A read without one needs a division only if
-    its flat offset still divides after simplification; the flat offset is the sum of coordinate times stride. `size(d)`
-    evaluates the extent of a dimension d.
+    A read with a bounds check needs one if any coordinate divides. A read without one needs it only if its flat offset
+    still divides after simplification; the flat offset is the sum of coordinate times stride. False if `op` has no
+    explicit coordinates. `size(d)` evaluates the extent of a dimension d.
     """
     if "otherwise" in op.attrs:
         return any(e.divisions(set()) for e in op.attrs.get("at", ()))

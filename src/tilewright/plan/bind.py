@@ -25,8 +25,9 @@ def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
     """Check `plan` against `kernel` and return both as a BoundKernel, in which every MMA has a statement.
 
     An MMA's statement gives its atom (MMA instruction) and accumulator tile. If the plan has no pipeline, missing
-    statements are added. Raise an ArgumentError that quotes the first statement of the plan that is illegal for this
-    kernel. A line `atom` is always illegal, as it belongs to another kind of plan: a single contraction on a CPU.
+    statements are added; with a pipeline, a missing one is illegal. Raise an ArgumentError that quotes the first
+    statement of the plan that is illegal for this kernel. A statement `atom` is always illegal, as it belongs to
+    another type of plan: that of a single contraction on a CPU.
     """
     if plan.atom is not None:
         raise refused(f"atom {plan.atom}", "only a single contraction on a CPU has this line; others say `mma by ATOM`")
@@ -66,7 +67,7 @@ def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
 
 
 def _refuse_foreign_statements(plan: Schedule) -> None:
-    """Raise an ArgumentError if `plan`, which has no pipeline, has a statement that only other kinds of plans may have.
+    """Raise an ArgumentError if `plan`, which has no pipeline, has a statement that only other types of plans may have.
 
     These statements are illegal here: `overlap`; a raster group above 1; a statement that places a value (for example,
     an operand to be packed); `loops`; and an MMA statement that says `transposed`. They are checked in this order, and
@@ -87,8 +88,8 @@ def _check_waves(plan: Schedule, products: Mapping[Op, Microkernel | None], kern
 
     A task is one workgroup's tile. The number must be from 1 to the largest that a workgroup can have. More than 1 wave
     is illegal on a CPU, and if an MMA has an atom, as atoms decide the number of waves. An MMA without an atom allows
-    several waves only if lanes compute it (SIMT). `products` maps each MMA to its microkernel; None means that it has
-    no atom.
+    several waves only in a SIMT product (`kernel.simt`). `products` maps each MMA to its microkernel, or to None if it
+    has no atom.
     """
     machine = kernel.machine
     atom_decides = any(microkernel is not None for microkernel in products.values()) or (

@@ -24,8 +24,8 @@ LEVELS = ("task", "loop")
 def axes_of(kernel: KernelProgram, plan: Schedule) -> dict[Expr, Axis]:
     """Return {dimension of the kernel: the plan's axis of the same name}, with an entry for every dimension.
 
-    Raise an ArgumentError for an axis that names no dimension, that has several digits (mixed-radix parts), or whose
-    extent differs from its dimension's. Raise an ArgumentError too for a dimension without an axis.
+    Raise an ArgumentError for an axis that names no dimension, that has several digits (mixed-radix parts), or that is
+    padded or has another extent than its dimension. Raise an ArgumentError too for a dimension without an axis.
     """
     axes: dict[Expr, Axis] = {}
     for axis in plan.axes:
@@ -96,7 +96,7 @@ def tile_of_loop(kernel: KernelProgram, op: Op, axis: Axis) -> int:
 
     If any tile size gives the same result (`op` is in `kernel.free`), it is the loop tile that `axis` states, or the
     whole dimension if `axis` states none. For any other loop it is the author's tile, or the whole dimension if the
-    author gives none. The plan must not change the tile of such a loop: an ArgumentError is raised if `axis` states a
+    author gives none. The plan must not change the tile of such a loop: raise an ArgumentError if `axis` states a
     different one, or states none although the author's tile is smaller than the dimension.
     """
     d = kernel.loops[op]

@@ -160,9 +160,10 @@ class _ContractionPlan:
     def _check_operands(self) -> None:
         """Raise an ArgumentError unless A is read in place or staged, and B is packed before the kernel runs.
 
-        Only tile registers may have A staged: once per task (one core's tile), as `strip` (image lines) or `panel`
-        (im2col). B must be packed `at bind`, which means once before the kernel runs. Raise an ArgumentError too for a
-        statement on a value other than A and B, and for a cache hint if vectors run along channels.
+        The plan must have a statement for both operands, and for no other value. Only tile registers may have A staged:
+        once per task (one core's tile), as `strip` (image lines) or `panel` (im2col). B must be packed `at bind`, which
+        means once before the kernel runs. If vectors run along channels that A, B and the result share, a cache hint
+        other than `keep` is illegal too.
         """
         a, b = (self.plan.operand(operand.name) for operand in (self.contraction.a, self.contraction.b))
         for line in self.plan.values:

@@ -23,7 +23,7 @@ def bind_grid(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
     """Check the plan of a grid program and return both as a BoundKernel, in which every MMA has a statement.
 
     In a grid program the author's constraints give the workgroup tiles; a plan states only loops and MMAs within them.
-    Raise an ArgumentError that quotes the first illegal statement of the plan.
+    `kernel` is the grid program. Raise an ArgumentError that quotes the first illegal statement of the plan.
     """
     program, machine = kernel.program, kernel.machine
     grid = Grid(program, kernel.sizes, machine, kernel.free, kernel.opened)

@@ -19,8 +19,8 @@ def lane_box_of(plan: Schedule, rows: str) -> dict[str, int] | None:
     """Return the box of results that one lane computes, as {digit of M: extent}; None if the plan has no boxes.
 
     A box is a rectangle of neighbouring results; digits are the mixed-radix parts of M. `rows` is the name of M's axis
-    in the plan. The sides of the box are the splits of this axis at level `unit` that name a digit: `unit p 2, unit q
-    4` gives {p: 2, q: 4}. None too if the plan has no such axis.
+    in the plan. The extents are the splits of this axis at level `unit` that name a digit: `unit p 2, unit q 4` gives
+    {p: 2, q: 4}. None too if the plan has no axis of this name.
     """
     axis = next((a for a in plan.axes if a.name == rows), None)
     units = {} if axis is None else {c.digit: c.size for c in axis.splits if c.level == "unit" and c.digit is not None}
@@ -44,21 +44,21 @@ class BoxedRows:
 
     @property
     def axis(self) -> Axis:
-        """The plan's axis of M for these lane boxes: its digits and sides of a box, without a task extent.
+        """The plan's axis of M for these lane boxes: its digits and the extents of a box, without a task extent.
 
         A lane box is the rectangle of neighbouring results of one lane. The digits (mixed-radix parts) of M are padded
-        to whole boxes, and each side of a box longer than 1 is a `unit` split (the elements of one lane).
+        to whole boxes. Each extent of a box above 1 is a `unit` split (the elements of one lane).
         """
         walked = [replace(d, padded_extent=-(-d.extent // n) * n) for d, n in zip(self.digits, self.sizes, strict=True)]
         units = [Split("unit", n, d.name) for d, n in zip(walked, self.sizes, strict=True) if n > 1]
         return Axis(self.name, tuple(walked), tuple(units))
 
     def to_boxed_plan(self, plan: Schedule) -> Schedule:
-        """Return the plan with M's axis replaced by axes of lane boxes: one that counts boxes, one per side of a box.
+        """Return `plan` with axes of lane boxes in place of M's axis: one counts boxes, one is for each box dimension.
 
-        A lane box is the rectangle of neighbouring results of one lane; sides of extent 1 get no axis. Raise an
-        ArgumentError if M's axis is not padded to whole boxes, if a task (one workgroup's tile) is not whole boxes, or
-        if M's axis has splits besides the task and the sides of a box.
+        A lane box is the rectangle of neighbouring results of one lane; dimensions of extent 1 get no axis. The axes
+        replace M in `grid` too. Raise an ArgumentError if M's axis is not padded to whole boxes, if a task (one
+        workgroup's tile) is not whole boxes, or if M's axis has splits other than the task and the extents of a box.
         """
         rows_axis, box_elements = plan.axis(self.name), prod(self.sizes)
         task = rows_axis.split("task")

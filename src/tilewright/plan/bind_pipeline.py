@@ -98,7 +98,7 @@ class _PipelinedKernel:
         return axes if isinstance(axes, str) else ""
 
     def _mma_statements(self) -> list[tuple[ProductUnit, Op]]:
-        """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in order.
+        """Return [(the plan's statement for an MMA, the mma operation)] for every MMA of this kernel, in program order.
 
         Raise an ArgumentError for an MMA without a statement, and for a statement that names no MMA of the kernel.
         """
@@ -116,9 +116,9 @@ class _PipelinedKernel:
     def _check_statements(self) -> None:
         """Raise an ArgumentError if the machine cannot run the plan's pipeline, or if a statement does not fit it.
 
-        `waves` greater than 1 does not fit, as the line `producer` has the number of waves. Three statements do not fit
-        because they need halo tiles (input tiles with their surroundings): `halo stages`, the placement of a value, and
-        `loops`.
+        `waves` greater than 1 does not fit, because the statement `producer` gives the number of waves. Three
+        statements do not fit because they need halo tiles (input tiles with their surroundings), which this kernel does
+        not have: `halo stages`, a placement of a value, and `loops`.
         """
         check_pipeline(self.pipeline, self.kernel.machine)
         if self.pipeline.halo_stages:
@@ -168,9 +168,9 @@ class _PipelinedKernel:
     def _check_atom(self, statement: ProductUnit, op: Op, microkernel: Microkernel) -> None:
         """Raise an ArgumentError unless the microkernel's atom can take the operands of the mma `op`.
 
-        The atom must take the types of the operands and of the accumulator. Its layout of each operand in shared memory
-        must fit the operand (contiguous along K or not). It must not round more than `op` allows. The error quotes
-        `statement`, the plan's line for `op`.
+        The atom must be for the types of the operands and of the accumulator. Its layout of each operand in shared
+        memory must fit the operand (contiguous along K or not). The atom must not round more than `op` allows. The
+        error quotes `statement`, the plan's line for `op`.
         """
         machine, axes = self.kernel.machine, microkernel.oriented(self.bound.mma_axes[op])
         types = types_of(op, axes.swapped, machine)
@@ -220,12 +220,12 @@ class _PipelinedKernel:
                 raise refused(axis, f"no loop iterates over {d}: a task has all of its part")
 
     def _check_tile(self, op: Op, microkernel: Microkernel) -> None:
-        """Raise an ArgumentError unless the accumulator tile of the mma `op` has exactly a task's extents along M and
-        N.
+        """Raise an ArgumentError unless the accumulator tile of the mma `op` has a task's extents along M and N.
 
-        A task is one workgroup's tile. If a loop around the MMAs is over M or N, the loop tile counts instead of the
-        task. There are two exceptions along N: a task may loop over whole accumulator tiles; and if N is not split, the
-        tile may be wider than N. Other dimensions of the accumulator must have one element in a task.
+        A task is one workgroup's tile; `microkernel` has the accumulator tile. If a loop around the MMAs is over M or
+        N, the loop tile counts instead of the task. There are two exceptions along N: a task may loop over whole
+        accumulator tiles; and if N is not split, the tile may be wider than N. An M of one element needs a task, too.
+        Other dimensions of the accumulator must have one element in a task.
         """
         bound, axes, size = self.bound, self.bound.mma_axes[op], self.kernel.size
         for d in axes.around:

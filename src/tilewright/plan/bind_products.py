@@ -25,8 +25,8 @@ def bind_products(
 ) -> dict[Op, Microkernel | None]:
     """Return {mma: Microkernel (atom and accumulator tile), or None for scalar loops}, for every MMA of the program.
 
-    `statements` are the plan's MMA statements; each is checked. An MMA without a statement gets its entry in
-    `defaults`. Raise an ArgumentError that quotes an illegal statement.
+    `statements` are the plan's MMA statements; each is checked. `defaults` has an entry for every MMA; an MMA without a
+    statement keeps it. Raise an ArgumentError that quotes an illegal statement.
     """
     microkernels, names = dict(defaults), mmas_by_name(program)
     for statement in statements:

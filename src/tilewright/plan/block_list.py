@@ -138,12 +138,12 @@ def _column_extents(space: Contraction, unit: BlockUnit, block_columns: int, fix
 def _streamed_operand(
     space: Contraction, unit: BlockUnit, tile: tuple[int, int], order: tuple[str, ...], machine: Machine
 ) -> str:
-    """Return "a" or "b": the operand whose loads bypass the L1 cache; "" if the unit's loads have no such hint.
+    """Return "a" or "b": the operand whose loads bypass the L1 cache; "" if the loads of `unit` have no such hint.
 
-    The inner loop over accumulator tiles reads one operand again in each iteration (a tile's columns of B, or its rows
-    of A), and another part of the other operand each time. If L1 holds the operand that is read again, the other one
-    bypasses L1; else the one that is read again does. `order` are the loops, outermost first. `tile` is (rows, columns)
-    of an accumulator tile, `space` the contraction.
+    Only loads of tile registers have the hint. The inner loop over accumulator tiles reads one operand again in each
+    iteration (a tile's columns of B, or its rows of A), and new elements of the other operand each time. If L1 holds
+    the operand that is read again, the other one bypasses L1; else the one that is read again does. `order` are the
+    loops, outermost first. `tile` is (rows, columns) of an accumulator tile, `space` the contraction.
     """
     if not is_tile_atom(unit.atom):
         return ""

@@ -20,7 +20,8 @@ def why_too_large(space: Contraction, blocking: Blocking, machine: Machine) -> s
     """Return text: why a blocking stages too many bytes per task, or has too many instructions; else None.
 
     `space` is the contraction, `blocking` its tile sizes and staging; a task is one core's tile. The bytes must fit the
-    machine's shared memory, or twice its L2 cache; the instructions its limit for one kernel.
+    machine's shared memory, or twice its L2 cache if the machine states no size of shared memory. The instructions must
+    not exceed the machine's limit for one kernel.
     """
     limits = machine.limits
     room = machine.spaces["shared"].bytes or 2 * limits.l2_bytes

@@ -88,11 +88,11 @@ class BoundKernel:
         return {self.kernel.dims[name]: self._task_extent(self.kernel.dims[name]) for name in names}
 
     def _task_extent(self, d: Expr) -> int:
-        """Return the extent of a task (one workgroup's tile) along the dimension `d`, in elements, as its axis states.
+        """Return the extent of a task (one workgroup's tile) along the dimension `d`, in elements.
 
-        If the axis states it for one digit (mixed-radix part) of `d`, the extents of the digits within that digit are
-        multiplied in: `task p 2` of (p 7, q 9) is 18. Without a pipeline or a loop over `d`, it is at most the axis's
-        padded extent.
+        The axis of `d` must have a task split. If the split names a digit (mixed-radix part) of `d`, the padded extents
+        of the digits within that digit are multiplied in: `task p 2` of (p 7, q 9) is 18. Without a pipeline or a loop
+        over `d`, the extent is at most the axis's padded extent.
         """
         axis = self.axes[d]
         split = axis.split("task")
@@ -117,9 +117,12 @@ class BoundKernel:
     def loop_tiles(self) -> dict[Expr, int]:
         """The tile sizes of the program's loops that stay loops: {dimension of the loop: tile size in elements}.
 
-        Without a pipeline, a loop over a dimension that the grid may split does not stay. With a pipeline, a K loop of
-        the program does not stay, as the MMA's own K loop replaces it. A K loop here is a loop whose tile size does not
-        change the result, and that only adds up MMAs or has no tile size from the author.
+        Without a pipeline, a loop stays unless the grid may split its dimension, or the plan has no axis of this
+        dimension. With a pipeline, a loop stays unless it is a K loop, which the MMA's own K loop replaces. A K loop
+        here is a loop whose tile size does not change the result, and that only adds up MMAs or has no tile size from
+        the author.
+
+        Raises an ArgumentError if the plan changes the tile of a loop whose result depends on its tile size.
         """
         kernel = self.kernel
         if self.plan.pipeline is None:
@@ -148,9 +151,10 @@ class BoundKernel:
     def blocks(self) -> dict[Expr, int]:
         """The loops of a task over its own tile: {dimension of a result: loop tile in elements}, outermost first.
 
-        A task is one workgroup's tile. With a pipeline, a task loops over N only. Otherwise the order is that of the
-        plan's `loops`. Without `loops` it depends on the MMAs: if all have the same M and N, it is N, M, other
-        dimensions of the accumulators, then the rest; else it is the order of axes.
+        A task is one workgroup's tile. With a pipeline, the only possible loop is over N: if a task has several
+        accumulator tiles along N. Otherwise the order is that of the plan's `loops`, without K loops. Without `loops`
+        it depends on the MMAs: if all have the same M and N, it is N, M, other dimensions of the accumulators, then the
+        rest; else it is the order of axes.
         """
         if self.plan.pipeline is not None:
             columns = {axes.n: loop_tile_size(self.axes[axes.n]) for axes in self._columns_in_grid()}
@@ -179,19 +183,19 @@ class BoundKernel:
         return [(self.kernel.dims[name], int(number or 1)) for name, _, number in entries]
 
     def _is_k(self, d: Expr, number: int) -> bool:
-        """True if the loop number `number` over the dimension `d` is a K loop of an MMA, not a loop over accumulator
-        tiles.
+        """True if a loop over the dimension `d` is a K loop of an MMA; False if it iterates over accumulator tiles.
 
-        Loops over `d` are numbered from 1 on, in the order of the plan. The first one is over accumulator tiles if the
-        accumulator of an MMA with packed B has the dimension `d`. All other loops are K loops.
+        Loops over `d` are numbered from 1 on, in the order of the plan; `number` is the loop's. The first one is over
+        accumulator tiles if the accumulator of an MMA with packed B has the dimension `d`. All other loops are K loops.
         """
         return number > 1 or not any(d in op.operands[2].type.dims for op in self.packed_b)
 
     @cached_property
     def depth(self) -> tuple[ReductionLoop, ...]:
-        """The K loops that the plan's `loops` states, outermost first: ReductionLoops (dimension, tile, unrolled?).
+        """The K loops that the plan's `loops` states, outermost first, as ReductionLoops.
 
-        It is () if the plan states none, or has a pipeline: the lowering then makes the K loops.
+        A ReductionLoop has the dimension, the tile size, and whether the loop is unrolled. The result is () if the plan
+        states no K loop, or has a pipeline: the lowering then makes the K loops.
         """
         if self.plan.pipeline is not None:
             return ()
@@ -212,7 +216,8 @@ class BoundKernel:
 
         Elements past the end are never stored. The first case that applies decides:
 
-        - with a pipeline, an N shorter than its accumulator tile is padded to the tile;
+        - with a pipeline, an N that is in no task or loop, and shorter than its accumulator tile, is padded to the
+          tile;
         - if B is packed, N is padded to whole accumulator tiles, and the dimension of vectors to whole vectors;
         - if sizes are known only at the call, the outermost loop of a task is padded, so that one code serves all of
           its tiles;
@@ -268,13 +273,14 @@ class BoundKernel:
         """The Microkernel (atom and accumulator tile) of each MMA: {mma: Microkernel or None}.
 
         None stands for scalar loops, and for vectors along a dimension that A, B and the result share. With a pipeline,
-        a Microkernel also has the number of consumer wave groups and the K step.
+        a Microkernel also has the number of consumer wave groups and the K step. Raises an ArgumentError if the plan's
+        waves or K steps are illegal for an MMA.
         """
         return {op: self.microkernel(op) for op in self.statements}
 
     @cached_property
     def links_products(self) -> bool:
-        """True if an operand of some MMA is computed from the result of another MMA, or carried by a loop."""
+        """True if operand A or B of an MMA depends on the result of an MMA or of a loop, as in attention."""
         return links_products(self.kernel.program, self.statements)
 
     def microkernel(self, op: Op) -> Microkernel | None:
@@ -313,13 +319,15 @@ class BoundKernel:
     def k_step_rows(self, op: Op, atom: MultiplyAtom) -> int:
         """Return the length of a K step of the mma `op`, in rows of shared memory; 0 if `op` has no K loop of its own.
 
-        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared memory at once, or all of its
-        tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's axis states. There are three
-        special cases:
+        A row is `atom.slab` contiguous elements of K. 0 means that all of K is in shared memory at once, or all of K's
+        tile in a loop around the MMAs. Otherwise the K step is the loop tile that K's axis states. There are four
+        special cases, in which reduction dimensions besides K (filter taps) count if they have more than one element:
 
-        - the axis states no loop tile: the result is 0; but with filter taps as further reduction dimensions, the step
-        is all of K; - the axis states all of K, inside a loop and without filter taps: the result is 0; - the plan has
-        no axis of K: the step is one row.
+        - the axis states no loop tile, and there are no filter taps: the result is 0;
+        - the axis states no loop tile, and there are filter taps: the step is all of K;
+        - the axis states all of K, the program has a loop around its MMAs, and there are no filter taps: the result is
+          0;
+        - the plan has no axis of K: the step is one row.
 
         Raise an ArgumentError, which quotes the plan, if the K step is no whole number of rows or is longer than K.
         """
@@ -337,11 +345,11 @@ class BoundKernel:
         return 0 if step is None else rows_in_k_step(self.axes[axes.k], step, size(axes.k), self.statements[op], row)
 
     def _k_step_taps(self, op: Op, atom: MultiplyAtom) -> tuple[int, ...]:
-        """Return the extents of a K step along the reduction dimensions other than K, such as filter taps; () if all
-        are 1.
+        """Return the extents of a K step along the reduction dimensions other than K, such as filter taps.
 
-        An extent is the loop tile that the plan's axis states. It is the whole dimension if the axis states none, and 1
-        if the plan has no axis of the dimension. Raise an ArgumentError if an extent does not divide its dimension.
+        The result is () if all extents are 1. An extent is the loop tile that the plan's axis states. It is the whole
+        dimension if the axis states none, and 1 if the plan has no axis of the dimension. Raise an ArgumentError if an
+        extent does not divide its dimension.
 
         Some MMAs do only one tap at a time: an `op` of several diagonal blocks, and every MMA whose `atom` takes A from
         registers and B from shared memory. Raise an ArgumentError, which quotes the plan's line for `op`, if such an
@@ -445,9 +453,10 @@ class BoundKernel:
         A halo tile is an input tile with its surroundings; the plan must then place B as a panel. The plan's statement
         on B says when B is copied:
 
-        - `at start`, once before the first task: the number is 0, and the copy has all of B; - at each step of the
-        innermost loop: a copy has 1 tap; - at each step of an outer loop: a copy has all taps of the innermost loop,
-        the padded extent of its axis; 1 if that loop has no axis.
+        - `at start`, once before the first task: the number is 0, and the copy has all of B;
+        - at each step of the innermost loop: a copy has 1 tap;
+        - at each step of an outer loop: a copy has all taps of the innermost loop, the padded extent of its axis; 1 if
+          that loop has no axis.
         """
         if not self.has_halo:
             return None
@@ -525,7 +534,8 @@ class BoundKernel:
 def split_tile(axis: Axis, number: int) -> tuple[int, bool]:
     """Return (tile size, True if unrolled) of the loop number `number` of an axis, counted from 1.
 
-    The loops of an axis are its splits at level `loop`, and at level `unit`, which are unrolled.
+    The loops of an axis are its splits at level `loop`, and its splits at level `unit`, which are unrolled. The axis
+    must have that many loops.
 
     >>> from tilewright.plan.text import parse_plan
     >>> (axis,) = parse_plan("axis K = (K 512): task 256, loop 128, unit 32").axes

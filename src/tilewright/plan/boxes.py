@@ -148,9 +148,10 @@ def _first_operand_dims(op: Op) -> tuple[Expr, ...]:
 
 
 def _mixed_dims(op: Op) -> set[Expr]:
-    """Return the dimensions along which `op` combines elements or needs all of them; an empty set if it is elementwise.
+    """Return the dimensions along which `op` combines elements or needs all of them; an empty set if there are none.
 
-    Reductions, scans, MMAs, gathers, reshapes, loops, topk, extract and bitcasts to another width have such dimensions.
+    Reductions, scans, MMAs, gathers, reshapes, loops, topk, extract and bitcasts to another width have such dimensions;
+    elementwise operations have none.
     """
     if op.name in (*REDUCTIONS, *SCANS):
         return {op.attrs["dim"]}
@@ -227,11 +228,11 @@ def _separately_written_dims(
 
 
 def own_coordinate(op: Op, dim: Expr) -> tuple[int, object] | None:
-    """Return (position, (stride, rest)) of the first memory coordinate that `dim` alone indexes; None if none.
+    """Return (position, (stride, rest)) of the first memory coordinate that `dim` alone indexes; None if there is none.
 
-    `op` is the read or write. The coordinate is stride * index + rest, with the index of `dim`, a constant stride and
-    no other index in it: in [j, 3*i + 1] the dimension of i gives (1, (3, 1)). If `op` has no explicit coordinates,
-    stride is 1 and rest is None.
+    `op` is the read or write, `position` the number of the memory dimension. The coordinate is stride * index + rest,
+    with the index of `dim`, a constant stride and no other index in it: in [j, 3*i + 1] the dimension of i gives (1,
+    (3, 1)). If `op` has no explicit coordinates, stride is 1 and rest is None.
     """
     memory, kind, _ = accessed(op)
     if "at" not in op.attrs:
@@ -389,7 +390,7 @@ def _widths_without_products(program: Program, dims: tuple[Expr, ...], size: Siz
 
     A task is one tile of the grid; its extents divide the dimensions. First, contiguous dimensions get at least RUN
     (16) elements. Then the dimensions grow one after the other, contiguous ones first, as far as `room` (a Room: goals
-    for the number and size of tasks) allows. If the first contiguous dimension does not fit in whole, no other
+    for the number and size of tasks) allows. If a task cannot have all of the first contiguous dimension, no other
     dimension grows after it. `size(d)` evaluates the extent of a dimension d.
     """
     spaces = [_tile_dims(op) for op in program.walk()]
@@ -435,11 +436,10 @@ def width_choices(extent: int, radices: Collection[int]) -> list[int]:
 
 
 def _best_width(least: int, most: int, extent: int, radices: Collection[int]) -> int:
-    """Return the extent of a task, from `least` to `most`, that `width_choices` prefers; the largest of equal ones.
+    """Return the extent of a task (tile of the grid), from `least` to `most`, that has the best properties.
 
-    A task is one tile of the grid. `extent` is the extent of the dimension that it splits; `radices` are the numbers by
-    which accesses divide the dimension's index. The search goes down from `most` and ends early at an extent that has
-    every preferred property.
+    See `width_choices` for the properties. Of equally good extents, the largest is returned. `extent` is the extent of
+    the dimension that tasks split; `radices` are the numbers by which accesses divide the dimension's index.
     """
     best, best_score = most, -1
     for top in range(most, least - 1, -WIDTHS_AT_ONCE):
@@ -475,7 +475,7 @@ def radices(program: Program, dim: Expr, size: Size) -> set[int]:
 
 
 def _tile_dims(op: Op) -> set[Expr]:
-    """Return the set of all dimensions of the tiles that are operands or results of `op`; empty if none is a tile."""
+    """Return the set of all dimensions of the tiles that are operands or results of `op`; empty if it has no tile."""
     values = (*op.results, *op.operands)
     tiles = [set(v.type.dims) for v in values if isinstance(v.type, TileType)]
     return set().union(*tiles)
@@ -484,7 +484,7 @@ def _tile_dims(op: Op) -> set[Expr]:
 def innermost_dims(program: Program) -> list[Expr]:
     """Return the dimensions in the innermost memory coordinate of each write, then of each read: the contiguous ones.
 
-    A dimension is repeated for each access that has it there.
+    Accesses are in program order. A dimension is repeated for each access that has it there.
     """
     accesses = [op for op in program.walk() if op.name in WRITES] + [op for op in program.walk() if op.name == "read"]
     return [d for op in accesses for d in contiguous_dims(op)]

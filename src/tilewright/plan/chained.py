@@ -101,7 +101,7 @@ def loop_tiles(program: Program, sizes: Mapping[Symbol, int], free: Collection[O
 def adds_products(loop: Op) -> bool:
     """True if a loop only adds up MMAs, as a K loop does: nothing in its body uses an MMA's result.
 
-    `loop` is the loop operation. Its body may have reads, elementwise operations and MMAs only.
+    `loop` is the loop operation. Its body may have reads, constants, elementwise operations and MMAs only.
     """
     (body,) = loop.blocks
     sums = {x.result for x in body.ops if x.name == "mma"}

@@ -38,7 +38,7 @@ class Candidate:
 
     @cached_property
     def plan(self) -> Schedule:
-        """The plan, a Schedule."""
+        """The plan of this candidate, a Schedule; `write` makes it at the first use."""
         return self.write()
 
 
@@ -91,7 +91,7 @@ class Choice:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The Comparison of this plan with its limits and with other plans."""
+        """The Comparison of this plan with its limits and with other plans; `compare` makes it at the first use."""
         return self.compare()
 
     @property
@@ -123,7 +123,10 @@ class Choice:
         )
 
     def _split_text(self) -> str:
-        """Return the text of a choice of two kernels: where the program is split, and the times of both."""
+        """Return text for the first line of `explain` about two kernels: the split and the predicted times.
+
+        The times are the sum and the time of each kernel, in microseconds; the roofline follows.
+        """
         parts_us = " + ".join(us(part.cycles, self.machine) for part in self.parts)
         return (
             f"as two kernels, split {self.plan.split_at}: predicted {us(self.cycles, self.machine)} us, {parts_us}; "
@@ -132,12 +135,16 @@ class Choice:
 
 
 def untimed_choice(machine: Machine, name: str, plan: Schedule, bound: float = 0.0) -> Choice:
-    """Return the Choice of a plan without a predicted time, which was compared with no other plan. `name` is the
-    kernel's name, `bound` its roofline in cycles (0: it is not known).
+    """Return the Choice of a plan without a predicted time, which was compared with no other plan.
+
+    `name` is the kernel's name. `bound` is its roofline in cycles; 0 if it is not known.
     """
     return Choice(machine, name, plan, 0.0, bound, lambda: Comparison(pipeline_text(plan)))
 
 
 def pipeline_text(plan: Schedule) -> str:
-    """Return the end of the first line of `explain` that says whether a plan has a pipeline."""
+    """Return ", with a pipeline" or ", without a pipeline".
+
+    This text ends the first line of `explain` for a plan without a predicted time.
+    """
     return f", {'without' if plan.pipeline is None else 'with'} a pipeline"

@@ -1,8 +1,9 @@
 """MMA operands that are computed element by element from reads, such as dequantised weights.
 
-%0 = read %w : i8[N, K] %1 = cast %0 dtype=bf16                       a read that varies along both dimensions is copied
-in K steps %2 = read %s over=[n, k] at=[n, k//128]       a read that varies along rows only stays in registers of lanes
-%3 = mul %1, %2 : bf16[N, K]
+    %0 = read %w : i8[N, K]
+    %1 = cast %0 dtype=bf16                       a read that varies along both dimensions is copied in K steps
+    %2 = read %s over=[n, k] at=[n, k//128]       a read that varies along rows only stays in registers of lanes
+    %3 = mul %1, %2 : bf16[N, K]
 
 An atom with A in registers takes a computed operand: lanes read a K step from shared memory, and compute.
 """

@@ -145,8 +145,9 @@ class _ProductSpace:
     def contraction(self) -> Contraction | str:
         """Return the Contraction of the program's product; or text: why there is none.
 
-        Operand A is the operand whose dimensions come first in the result. The text names a dimension of the result
-        that neither operand has, or sizes known only at the call that the code would depend on.
+        Operand A is the operand whose dimensions come first in the result; if the result lacks M or N, it is the first
+        operand. The text names a dimension of the result that neither operand has, or sizes known only at the call that
+        the code would depend on.
         """
         facts, product = self.facts, self.product
         result: TileType = self.op.results[0].type
@@ -255,11 +256,11 @@ class _ProductSpace:
         return self.units[dims[-1]]
 
     def _in_depth_order(self, summed: Sequence[Expr], place: AccessFacts) -> tuple[Symbol, ...]:
-        """Return the digits (mixed-radix parts) of K in the order of the K loops: filter taps first, then memory order.
+        """Return the digits (mixed-radix parts) of K in the order of the K loops: filter taps, then the other digits.
 
         `summed` are the program's dimensions of K, `place` is the access of operand A. Filter taps are digits that
-        share a coordinate of A with another dimension (a sliding window). The other digits follow in the order of A's
-        coordinates.
+        share a coordinate of A with another dimension (a sliding window). Taps, and then the other digits, are in the
+        order of A's coordinates.
         """
         forms = [{name for name, _ in form} for form in place.coords]
 

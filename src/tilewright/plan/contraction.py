@@ -133,7 +133,10 @@ class Contraction:
 
 
 def size(s: Symbol) -> int:
-    """Return the extent of a digit (mixed-radix part of a dimension); the largest one if known only at the call."""
+    """Return the extent of the digit `s`, a mixed-radix part of a dimension.
+
+    If the extent is known only at the call, return the largest one.
+    """
     return int(s.hi) + 1
 
 

@@ -113,7 +113,7 @@ def _staged_lines(contraction: Contraction, blocking: Blocking) -> LineLayout | 
 
     A task is one core's tile. The layout's pitch is the number of pixels from one line to the next, padding included;
     an im2col panel has no padding. If M is one digit (mixed-radix part of a dimension), all rows of a task count as one
-    line. `blocking` has the tile sizes and the kind of staging.
+    line. `blocking` has the tile sizes, and says whether A is staged as lines or as an im2col panel.
     """
     if not blocking.stage:
         return None

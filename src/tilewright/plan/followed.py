@@ -36,10 +36,10 @@ class Followed:
     is_grid: bool = False
 
     def notes(self) -> tuple[str, ...]:
-        """Return a tuple of texts: a line for each constraint (or argument of one) of the author that this plan does
-        not follow.
+        """Return a tuple of texts: a line for each constraint of the author that this plan does not follow.
 
-        Equal lines are returned once. The result is () if the plan follows all constraints.
+        A constraint on hardware may give several lines, one for each argument. Equal lines are returned once. The
+        result is () if the plan follows all constraints.
         """
         notes: list[str] = []
         for constraint in self.program.records:
@@ -88,9 +88,9 @@ class Followed:
     def wave_splits(self) -> dict[str, int] | None:
         """Return how waves split one task (workgroup's tile): {dimension: number of waves along it}; {} for one wave.
 
-        It is None if the plan does not determine it: it has no pipeline, no MMA with an atom, or its first accumulator
-        tile has more columns than the atom. Otherwise all waves split the atom's rows, which are M, or N if the MMA is
-        transposed.
+        None if the plan does not determine it: it has no pipeline, no MMA with an atom, or its first accumulator tile
+        has more columns than the atom. Otherwise all waves split the dimension of the atom's rows, which is M, or N if
+        the MMA is transposed.
         """
         if self.machine.waves == 1 or self.waves == 1:
             return {}
@@ -242,7 +242,7 @@ def _hardware_notes(followed: Followed, constraint: Op) -> Iterator[str]:
 
 
 def _elements_notes(followed: Followed, constraint: Op) -> Iterator[str]:
-    """Yield one note (text for the author): the plan ignores `constraint`, on elements per thread. Every plan does.
+    """Yield one note (text for the author): no plan follows `constraint`, a number of elements per thread.
 
     The constraint is for a read, a write or an index. `followed` has the program and its plan.
     """

@@ -86,11 +86,11 @@ def only_adds(loop: Op) -> bool:
 
 
 def tiling_attrs(program: Program, axis: Expr) -> dict[str, Any]:
-    """Return the attributes {name: value} of the program's tiling constraints on `axis`, such as "tile", "start" and
-    "iters" (number of iterations).
+    """Return the attributes {name: value} of the program's tiling constraints on the dimension `axis`.
 
-    The attributes of several constraints are merged; if two have the same attribute, the first one's value is taken. {}
-    if there is no constraint.
+    Attributes are, for example, "tile", "start" and "iters" (number of iterations). The attributes of several
+    constraints are merged; if two have the same attribute, the first one's value is taken. {} if there is no
+    constraint.
     """
     tilings = [r.attrs for r in program.records if r.name == "tiling" and r.attrs["dim"] is axis]
     return {name: value for attrs in reversed(tilings) for name, value in attrs.items()}
@@ -110,7 +110,7 @@ def dims_of(program: Program) -> list[Expr]:
 
 
 def words_for(dims: Iterable[str]) -> dict[str, str]:
-    """Return {dimension as text: the identifier that names it in a plan}.
+    """Return {dimension: the identifier that names it in a plan}, for each text in `dims`.
 
     A text that is an identifier names itself. An expression such as `2*M` gets an identifier made from its text, with a
     number at the end if that identifier is taken.

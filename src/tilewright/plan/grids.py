@@ -79,7 +79,7 @@ class Grid:
         self.words = words_for([*self.tasks, *self.loops])
 
     def size(self, d: Expr) -> int:
-        """Return the extent of a dimension of this program, in elements; 1 if the extent is 0 or not known."""
+        """Return the extent of the dimension `d` of this program, in elements; 1 if the extent is 0 or not known."""
         extent = self._bound(d)
         return max(1, extent.value if isinstance(extent, Const) else 1)
 
@@ -106,10 +106,10 @@ class Grid:
         return best_microkernels(self.program, self.machine, lambda d: tile if d is axis else self.width(d), self.size)
 
     def sums(self) -> list[Op]:
-        """Return the program's MMAs if their accumulators can stay in registers over all of K; else [].
+        """Return the program's MMAs, in order, if their accumulators can stay in registers over all of K; else [].
 
-        [] if there is an operation that treats coordinates of a dimension differently, as a reduction, a scan or a
-        gather does, if an operand of an MMA is computed from the result of another MMA, or if MMAs are in different
+        They cannot in three cases: an operation treats coordinates of a dimension differently, as a reduction, a scan
+        or a gather does; an operand of an MMA is computed from the result of another MMA; or MMAs are in different
         loops.
         """
         products = list(mmas_by_name(self.program).values())
@@ -118,7 +118,10 @@ class Grid:
         return products if is_alike and len(loops) < 2 and not links_products(self.program, products) else []
 
     def loop_around(self, product: Op) -> Op | None:
-        """Return the loop whose tile size is free and which only adds up the MMA `product`; None if there is none."""
+        """Return the loop that has the MMA `product` and only adds up MMAs; None if there is none.
+
+        The loop's body has only reads and MMAs. Its tile size must not change the result, and its extent must be known.
+        """
         return next((op for op in self.tiles if only_adds(op) and product in op.blocks[0].ops), None)
 
 
@@ -164,12 +167,13 @@ def _grid_plan(grid: Grid, blocks: Mapping[Expr, int], products: Mapping[Op, Mic
 
 
 def _choose_k_tile(grid: Grid, sums: Sequence[Op]) -> tuple[bool, dict[Op, Microkernel | None]]:
-    """Choose how the MMAs `sums` go through K; return (True if accumulators stay in registers over all of K, {mma:
-    microkernel}). A microkernel is an atom and its accumulator tile.
+    """Return (True if the accumulators of the MMAs `sums` stay in registers over all of K, {mma: microkernel}).
 
-    Accumulators always stay in registers on a GPU, and also on a CPU unless all MMAs are in one loop over K whose tile
-    size is free. For MMAs in such a loop on a CPU, the predicted cycles decide: accumulators stay in registers, or go
-    to memory after each K tile of some size. In the second case the first item is False, and `grid.tiles` gets the K
+    A microkernel is an atom and its accumulator tile. If accumulators go to memory after each K tile, the first item is
+    False, and `grid.tiles` is set to the K tile size.
+
+    Accumulators always stay in registers on a GPU. On a CPU they also do, unless all MMAs are in one loop over K whose
+    tile size does not change the result. For MMAs in such a loop on a CPU, the predicted cycles decide, also on the K
     tile size.
     """
     loop = grid.loop_around(sums[0])

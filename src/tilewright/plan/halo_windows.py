@@ -49,9 +49,12 @@ class SlidingWindow:
 def sliding_window(a: Op, axes: Axes, digits: Sequence[Symbol], size: Size) -> SlidingWindow | str:
     """Return a SlidingWindow: how A, read by the operation `a`, slides over M (a convolution); or text: why not.
 
-    If A slides, it can be copied as a halo tile (a task's input with the elements around it). `axes` are M, N and K of
-    the MMA, `digits` the dimensions that stand for the mixed-radix parts of M (image, line, position). `size(d)`
-    evaluates the extent of a dimension d.
+    If A slides, it can be copied as a halo tile (a task's input with the elements around it). A slides if its last
+    coordinate is K, each digit of M is in exactly one other coordinate, with stride 1, and neighbouring rows overlap.
+    Coordinates must be linear, and not depend on data.
+
+    `axes` are M, N and K of the MMA, `digits` the dimensions that stand for the mixed-radix parts of M (image, line,
+    position). `size(d)` evaluates the extent of a dimension d.
     """
     if "at" not in a.attrs or a.attrs.get("lookups") or a.attrs.get("bounds"):
         return "A is not read by a sliding access"

@@ -65,12 +65,12 @@ def reused_reads(program: Program, width: Size, lanes: int, machine: Machine) ->
 
 
 def is_kept_by_lanes(users: Users, value: Value, elements: int, lanes: int, machine: Machine) -> bool:
-    """True if the lanes of a task should keep `value`: several operations use it, and registers have room for its
-    `elements` elements.
+    """True if the lanes of a task should keep `value`: several operations use it, and its `elements` fit the registers.
 
-    `value` is reduced. A task (tile of the grid) has `lanes` lanes. Usually a lane holds the machine's largest number
-    of values (`most_values`). It holds fewer (`values`) if cheap operations compute a second value from `value` that is
-    reduced too, since both take registers. `users` maps each value to the operations that use it.
+    `value` is reduced; `elements` is the number of its elements in a task. A task (tile of the grid) has `lanes` lanes.
+    Usually a lane holds the machine's largest number of values (`most_values`). It holds fewer (`values`) if cheap
+    operations compute a second value from `value` that is reduced too, since both take registers. `users` maps each
+    value to the operations that use it.
     """
     tasks = machine.row_tasks
     values = tasks.values if _is_reduced_twice(users, value) else tasks.most_values

@@ -69,8 +69,8 @@ def lane_block_unit(space: Contraction, machine: Machine) -> BlockUnit:
     """Return the BlockUnit (accumulator tiles, task counts to try) of vectors along a digit of A, B and the result.
 
     A digit is a mixed-radix part of a dimension, such as the channels of a depthwise convolution. `space` is the
-    contraction, which must have a digit that A, B and the result share. Every accumulator tile fits the vector
-    registers. A task has whole image lines, unless there is one line only, which tasks then share.
+    contraction, which must have such a digit. Every accumulator tile fits the vector registers. A task has whole image
+    lines; only if there is a single line, without bounds checks, tasks split it.
     """
     unit, steps, workers = lane_unit(space, machine), default_steps(space), cores(machine)
     padded = round_up(size(required_lane_digit(space)), unit.lanes)
@@ -131,9 +131,9 @@ def registers(rows: int, vectors: int) -> int:
 def out_of_bounds_blocks(contraction: Contraction, rows: int) -> tuple[int, int]:
     """Return (count at the start, count at the end) of an image line's blocks in which a read may be out of bounds.
 
-    A block is `rows` neighbouring positions of the line; the reads are those of operand A by filter taps. A shorter
-    block at the end of the line does not count. If every block may be out of bounds, all count at the start. In the
-    example, 3 taps with padding 1 read past both ends of a line of 20.
+    A block is `rows` neighbouring positions of the line. The reads are those of operand A, at all filter taps. A
+    shorter block at the end of the line does not count. If every block may be out of bounds, all count at the start. In
+    the example, 3 taps with padding 1 read past both ends of a line of 20.
 
     >>> from tilewright.ir.dtypes import f32
     >>> from tilewright.plan.contraction import Operand

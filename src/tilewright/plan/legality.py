@@ -41,9 +41,10 @@ def groups_of(
 ) -> int:
     """Return the number of consumer wave groups that compute one task (workgroup's tile).
 
-    The machine must have lanes (a GPU). A wave group is the waves (warps) that one atom spans; with ping-pong, half of
-    the consumer groups compute a task. `mma_statement` is the plan's statement for the MMA. `linked` says that an
-    operand of an MMA is computed from another MMA. Raise an ArgumentError, which quotes the statements, in these cases:
+    The machine must have lanes (a GPU). A wave group is the waves (warps) that one `atom` spans; with ping-pong, half
+    of the consumer groups compute a task. `pipeline` has the waves. `mma_statement` is the plan's statement for the
+    MMA. `linked` says that an operand of an MMA is computed from another MMA. Raise an ArgumentError, which quotes the
+    statements, in these cases:
 
     - the consumer waves are no whole groups, or the producer waves neither 1 nor one group;
     - all waves together are too many for a workgroup;
@@ -166,9 +167,9 @@ def rows_in_k_step(axis: Axis, k_step: int, k_extent: int, mma_statement: Produc
 def check_raster(plan: Schedule, m_axis: str) -> None:
     """Raise an ArgumentError if the plan's raster group does not fit its grid.
 
-    A raster group is the number of neighbouring tasks (workgroups' tiles) that run together. A grid of fewer than two
-    axes cannot have one above 1. With dynamic order, the group must divide the number of tasks along the axes before M,
-    because only these tasks are grouped; `m_axis` is the name of M's axis.
+    A raster group is a number of neighbouring tasks (workgroups' tiles) that run together. There are two rules. A grid
+    of fewer than two axes cannot have a group above 1. With dynamic order, and M in `grid`, the group must divide the
+    number of tasks along the axes before M, because only these tasks are grouped. `m_axis` is the name of M's axis.
     """
     if plan.raster > 1 and len(plan.grid) < 2:
         raise refused((tasks_line(plan), raster_line(plan)), "a group is of the last two axes with a task; here is one")
@@ -209,9 +210,9 @@ def check_overlap(plan: Schedule, looped: bool, products: Mapping[Op, Microkerne
     """Raise an ArgumentError if the plan's statement `overlap` (MMAs beside other work) does not fit a pipeline.
 
     A plan without overlap is legal. A delayed store is illegal: only tile registers (on CPUs) have it. Any other
-    overlap needs three things: a loop around two or more MMAs (`looped` says whether there is one); all of each MMA's K
-    in shared memory at once; and a pipeline that is not `joint` (one barrier for all operands). The overlap `ordered`
-    (wave groups take turns) also needs two wave groups. `products` maps each MMA to its microkernel.
+    overlap needs three things: a loop around two or more MMAs (`looped` says whether there is a loop); all of each
+    MMA's K in shared memory at once; and a pipeline that is not `joint` (one barrier for all operands). The overlap
+    `ordered` (wave groups take turns) also needs two wave groups. `products` maps each MMA to its microkernel.
     """
     if plan.overlap == "none":
         return

@@ -60,7 +60,7 @@ class Microkernel:
         """(wave groups along the rows of this accumulator tile, wave groups along its columns).
 
         A wave group is the waves (warps) that one atom spans; the groups split the tile among them. 4 groups of a tile
-        two atoms wide are (2, 2).
+        two atoms wide are (2, 2). With a block-diagonal B, all groups are along the rows.
         """
         across = self.columns // self.atom.shape[1] if self.groups > 1 and self.blocks == 1 else 1
         return self.groups // across, across
@@ -129,8 +129,9 @@ class Microkernel:
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     def oriented(self, axes: Axes) -> Axes:
-        """Return the Axes (M, N, K) of an MMA as the atom sees them: `axes`, with M and N exchanged if
-        `self.transposed` is set.
+        """Return the Axes (M, N, K) of an MMA as the atom sees them.
+
+        These are `axes`; if `self.transposed` is set, M and N are exchanged, and so are A and B.
         """
         return axes.transposed if self.transposed else axes
 
@@ -224,8 +225,8 @@ def axes_in(op: Op, width: Size) -> Axes | str:
 def _split_dim(dims: Sequence[Expr], width: Size) -> Expr:
     """Return the dimension of `dims` that becomes M or K, which tiles split: the last with more than one element.
 
-    If all have one element, it is the last. `dims` are the dimensions of M, or of K. `width(d)` evaluates the extent of
-    a dimension d, such as in one task (tile of the grid).
+    If all have one element, it is the last. `dims` are the dimensions of M, or of K, at least one. `width(d)` evaluates
+    the extent of a dimension d, such as in one task (tile of the grid).
     """
     return ([d for d in dims if width(d) > 1] or dims)[-1]
 
@@ -247,8 +248,9 @@ def mmas_by_name(program: Program) -> dict[str, Op]:
 
 
 def links_products(program: Program, products: Iterable[Op]) -> bool:
-    """True if an operand A or B of some MMA of `products` is computed from the result of an MMA, or carried by a
-    loop.
+    """True if operand A or B of an MMA in `products` depends on the result of an MMA or of a loop.
+
+    A value that a loop carries into an iteration counts as a result of the loop.
     """
     makers = program.makers()
     pending, seen = [v for op in products for v in op.operands[:2]], set[Op]()
@@ -271,10 +273,10 @@ def best_microkernels(
 ) -> dict[Op, Microkernel | None]:
     """Choose the fastest microkernel for each MMA of a program: return {mma: Microkernel, or None for scalar loops}.
 
-    `width(d)` evaluates the extent of a dimension d in one task (tile of the grid), `size(d)` in the whole program.
-    `lanes` is the number of lanes that every atom must span; None allows any. If the fastest atoms of a GPU program
-    span different numbers of lanes, every MMA gets an atom of one wave (warp) instead. An MMA whose K is in `opened`
-    (known only at the call) always gets an atom of one wave.
+    An MMA gets None if it has no accumulator tile, or if no atom fits. `width(d)` evaluates the extent of a dimension d
+    in one task (tile of the grid), `size(d)` in the whole program. `lanes` is the number of lanes that every atom must
+    span; None allows any. If the fastest atoms of a GPU program span different numbers of lanes, every MMA gets an atom
+    of one wave (warp) instead. An MMA whose K is in `opened` (known only at the call) always gets an atom of one wave.
     """
     microkernels: dict[Op, Microkernel | None] = {}
     for op in mmas_by_name(program).values():
@@ -363,7 +365,7 @@ def registers_of(microkernel: Microkernel, machine: Machine) -> tuple[int, int]:
 def hold_accumulators(microkernels: Iterable[Microkernel | None], machine: Machine) -> bool:
     """True if a CPU's registers hold the accumulator tiles of all MMAs at once, and the operands of one MMA.
 
-    `microkernels` has one entry per MMA; None (scalar loops) is left out.
+    `microkernels` has one entry per MMA; None (scalar loops) takes no registers.
     """
     accumulators, operands, available = 0, 0, machine.limits.registers
     for each in (x for x in microkernels if x is not None):

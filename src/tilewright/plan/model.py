@@ -48,10 +48,10 @@ class Cost:
         return self.products + self.memory + self.staging + self.storing + self.launch + self.packing
 
     def parts(self) -> dict[str, float]:
-        """Return {cause: predicted cycles of the busiest worker (core)}.
+        """Return {cause: predicted cycles of the busiest worker (core)}; the cycles add up to `cycles`.
 
         The causes are products (multiply-adds), memory (cycles that multiply-adds do not hide), staging of A, storing
-        of results, the launch (fixed cycles to start a kernel), and packing of B by a kernel before this one.
+        of results, launch (fixed cycles to start a kernel), and packing of B by a kernel before this one.
         """
         return {f.name: getattr(self, f.name) for f in fields(self)[:6]}
 
@@ -94,10 +94,11 @@ def l2(limits: Limits) -> float:
 
 
 def missing_share(needed: float, room: float) -> float:
-    """Return the fraction (0 to 1) of accesses that miss a cache of `room` bytes if `needed` bytes are used in turn.
+    """Return the fraction (0 to 1) of accesses that miss a cache of `room` bytes.
 
-    Nothing misses while `needed` is up to half of `room`; everything does from one and a half times `room` on, and if
-    there is no cache (`room` is 0).
+    The accesses read the same `needed` bytes again and again. None misses while `needed` is up to half of `room`. All
+    miss from one and a half times `room` on, and if there is no cache (`room` is 0). In between, the fraction grows
+    linearly.
 
     >>> missing_share(10, 100), missing_share(100, 100), missing_share(1000, 100)
     (0.0, 0.5, 1.0)
@@ -106,20 +107,21 @@ def missing_share(needed: float, room: float) -> float:
 
 
 def stays_in_l1(limits: Limits, rows: int, row_bytes: int, stride_bytes: int) -> bool:
-    """True if the L1 cache holds `rows` rows of `row_bytes` bytes at once, at a distance of `stride_bytes` bytes.
+    """True if the L1 cache can hold `rows` rows of `row_bytes` bytes at once, which begin every `stride_bytes` bytes.
 
-    Rows may compete for the same sets of the cache.
+    Rows count as whole cache lines, and only 0.8 (L1_SHARE) of the cache counts. Rows may compete for the same sets of
+    the cache: see `share_of_sets`.
     """
     line = limits.line_bytes
     return rows * -(-row_bytes // line) * line <= l1(limits) * share_of_sets(limits, row_bytes, stride_bytes)
 
 
 def share_of_sets(limits: Limits, row_bytes: int, stride_bytes: int) -> float:
-    """Return the share of L1's sets, at most 1, that rows of `row_bytes` bytes at a distance of `stride_bytes` use.
+    """Return the fraction (above 0, at most 1) of L1's sets that rows of `row_bytes` bytes use.
 
-    It is less than 1 if the stride has a large power of two as a factor. Rows of 64 bytes with a stride of 256 use a
-    quarter of the sets. If the stride is a multiple of the bytes of one way (a line of each set), all rows start in the
-    same set.
+    A row begins every `stride_bytes` bytes. The fraction is less than 1 if the stride has a large power of two as a
+    factor. With lines of 64 bytes, rows of 64 bytes with a stride of 256 use a quarter of the sets. If the stride is a
+    multiple of the bytes of one way (a line of each set), all rows start in the same set.
     """
     line = limits.line_bytes
     lines_per_row, lines_between = -(-row_bytes // line), max(1, stride_bytes // line)
@@ -154,9 +156,10 @@ def line_bytes(machine: Machine) -> int:
 
 
 def piece_of_row(machine: Machine, element_bytes: int) -> int:
-    """Return the elements of a row that a CPU core reads before it goes on to the next row, if it reduces over rows.
+    """Return the number of elements of a row that a CPU core reads before it goes on to the next row.
 
-    Longer pieces are not clearly faster, and leave L1 room for fewer rows.
+    The core reduces over rows. An element has `element_bytes` bytes. Longer pieces are not clearly faster, and leave L1
+    room for fewer rows.
     """
     return machine.costs.vectors.piece * machine.limits.line_bytes // element_bytes
 
@@ -176,9 +179,8 @@ def moving_cycles(machine: Machine, moved_bytes: float, *, from_memory: bool = F
 def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> float:
     """Return the cycles of a kernel on all cores that copies the tensor `source` to `target`, its launch included.
 
-    The launch is the fixed cycles to start a kernel. The two tensors may differ in type and padding. The copy runs at
-    the core's copy rate; if the L2 caches do not hold both tensors, at most at the rate of memory, and each line of the
-    target is read before it is written.
+    The launch is the fixed cycles to start a kernel. The two tensors may differ in type and padding. See
+    `cycles_to_copy`.
     """
     return cycles_to_copy(machine, operand_bytes(source), operand_bytes(target))
 
@@ -186,7 +188,8 @@ def copy_kernel_cycles(source: Operand, target: Operand, machine: Machine) -> fl
 def cycles_to_copy(machine: Machine, read: float, written: float) -> float:
     """Return the cycles of a kernel on all cores that reads `read` bytes and writes `written` bytes, with its launch.
 
-    If L2 cannot hold them, it runs at most at the rate of memory, and reads each written line before it writes it.
+    The copy runs at the core's copy rate. If the L2 caches of all cores cannot hold all these bytes, it runs at most at
+    the rate of memory, and reads each written line before it writes the line.
     """
     limits, workers = machine.limits, cores(machine)
     if read + written <= workers * l2(limits):
@@ -226,5 +229,5 @@ def us(cycles: float, machine: Machine) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes as text: in MB with one decimal from 1 MB on, else in KB."""
+    """Return `count`, a number of bytes, as text: in MB with one decimal from 1 MB (2**20 bytes) on, else in KB."""
     return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 1024:.0f} KB"

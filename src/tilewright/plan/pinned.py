@@ -21,7 +21,7 @@ _PART = re.compile(r"(?:_\d+)?(?:_split|_part)?$")
 def quote_lines(
     refusal: ArgumentError, given_plan: Schedule, chosen_plan: Schedule | None, known: Known | None = None
 ) -> ArgumentError:
-    """Return the error `refusal` about a plan that the caller gave, with the plan's faulty lines quoted.
+    """Return the error `refusal` about `given_plan`, a plan that the caller gave, with the plan's faulty lines quoted.
 
     A line counts as faulty if `chosen_plan`, the plan that the search chose, does not have it; without a `chosen_plan`,
     every line does. If the error names axes whose lines are faulty, only these are quoted, else all faulty lines. An
@@ -60,7 +60,7 @@ class Known:
 
 
 def why_other_sizes(given_plan: Schedule, chosen_plan: Schedule, sizes: Mapping[str, int]) -> str:
-    """Return text: the error for a given plan that is for other sizes than the program's; empty text if sizes agree.
+    """Return text: the error for `given_plan` if it is for other sizes than the program's; empty text if sizes agree.
 
     `sizes` maps the program's dimensions to their extents. An extent in the given plan agrees if it equals the
     program's extent, or the extent in `chosen_plan` (the plan that the search chose), which may be padded. A dimension

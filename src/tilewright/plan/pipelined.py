@@ -65,8 +65,9 @@ def why_no_overrun(program: Program) -> str:
 def task_dims(program: Program, op: Op, size: Size, opened: Opened = NOTHING) -> tuple[Expr, ...]:
     """Return the dimensions that the grid may split in a program with the MMA `op`.
 
-    Dimensions of the accumulator come last, and those of them with one element are included. `size(d)` evaluates the
-    extent of a dimension d; for `opened` sizes (known only at the call) it is a typical number.
+    Dimensions that the accumulator of `op` lacks come first. Then the dimensions of the accumulator follow, in its
+    order; dimensions of one element are included there. `size(d)` evaluates the extent of a dimension d; for `opened`
+    sizes (known only at the call) it is a typical number.
     """
     parallel = cut_dims(program, size, opened=opened)
     accumulator: tuple[Expr, ...] = op.operands[2].type.dims

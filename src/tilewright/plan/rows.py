@@ -98,9 +98,9 @@ def _lane_row_widths(
 
     The rows are short (`row_elements` elements), and lanes exchange nothing. A lane computes a vector of neighbouring
     rows along `sides`, dimensions along which rows are adjacent in memory. A task also extends along other dimensions,
-    by powers of two, first along those in which windows overlap. The number of waves (warps) is halved while there are
-    fewer than FEW (1.5) tasks per core, or while shared memory has no room for what BESIDE (4) tasks read. `extents`
-    maps each parallel dimension (the grid may split it) to its whole extent.
+    by powers of two, first along dimensions in which windows overlap. The number of waves (warps) is halved while there
+    are fewer than FEW (1.5) tasks per core, or while shared memory has no room for the elements that BESIDE (4) tasks
+    read. `extents` maps each parallel dimension (the grid may split it) to its whole extent.
     """
     tasks, lanes, element_size = machine.row_tasks, machine.lanes or 1, smallest_element_bytes(program)
     vector = max(1, machine.lane_access.vector_bytes // element_size)
@@ -126,12 +126,12 @@ def _lane_row_widths(
 def _widen(
     task_widths: dict[Expr, int], extents: Mapping[Expr, int], dims: Sequence[Expr], most: int, busy: float
 ) -> None:
-    """Double extents of the grid tile in `task_widths`, in place, along `dims` in turn, the last first, until none can
-    double.
+    """Double extents of the grid tile in `task_widths`, in place, until none can double.
 
-    `task_widths` is {dimension: extent of the tile}, `extents` is {dimension: whole extent}. An extent is doubled, to
-    `width`, only if extent >= busy * width * ceil(extent / width), and if the tile then has at most `most` elements.
-    With `busy` 0.75, a dimension of 96 may have tiles of 64 (96 of 128 elements are within it), one of 80 may not.
+    `task_widths` is {dimension: extent of the tile}, `extents` is {dimension: whole extent}. Only extents along `dims`
+    are doubled, in turn, the last dimension first. An extent is doubled, to `width`, only if extent >= busy * width *
+    ceil(extent / width), and if the tile then has at most `most` elements. With `busy` 0.75, a dimension of 96 may have
+    tiles of 64 (96 of 128 elements are within it), one of 80 may not.
     """
     growing = list(reversed(dims))
     while growing:
@@ -159,9 +159,10 @@ def contiguous_row_widths(
 
     A task (tile of the grid) is several short rows; or one long row, with as many waves (warps) as hold it in
     registers. If no number of waves can hold it there, the row stays in shared memory, and the task has so few waves
-    that other tasks can run on the same core. The number of waves is halved while lanes would be idle. A row has
-    `row_elements` elements, the smallest of `element_size` bytes. `traffic` is (bytes read, bytes written) per element.
-    `extents` maps each parallel dimension to its whole extent.
+    that other tasks can run on the same core. The number of waves is halved while lanes would be idle.
+
+    A row has `row_elements` elements; the smallest element type has `element_size` bytes. `traffic` is (bytes read,
+    bytes written) per element. `extents` maps each parallel dimension (the grid may split it) to its whole extent.
     """
     tasks, (read_bytes, written_bytes) = machine.row_tasks, traffic
     wave_elements = _elements_per_wave(machine, row_elements, element_size, written_bytes)
@@ -225,12 +226,11 @@ def _without_idle_waves(machine: Machine, waves: int, elements: int) -> int:
 
 
 def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) -> int:
-    """Return the number of waves (warps) per task: the machine's usual number, or a smaller one if a task moves many
-    bytes.
+    """Return the number of waves (warps) per task: the machine's usual number, or a smaller one for large tasks.
 
-    A task is one tile of the grid. Bytes are many if a task of the smaller number of waves takes at least LONGER (3)
-    times as long to move them as a workgroup takes to start. A wave has `wave_elements` elements, each with
-    `element_traffic` bytes of reads and writes.
+    A task (tile of the grid) is large if, with the smaller number of waves, moving its bytes takes at least LONGER (3)
+    times as long as a workgroup takes to start. A wave has `wave_elements` elements, each with `element_traffic` bytes
+    of reads and writes.
     """
     start_bytes = machine.limits.start_cycles * machine.limits.far_rate * cores(machine)
     tasks = machine.row_tasks
@@ -244,7 +244,8 @@ def _waves_per_task(wave_elements: int, element_traffic: int, machine: Machine) 
 def _bytes_per_element(program: Program, size: Size) -> tuple[int, int]:
     """Return (bytes read, bytes written) per element of the largest tiles, each summed over all tensors of a program.
 
-    Reads and writes of smaller tiles are left out. `size(d)` evaluates the extent of a dimension d.
+    A tensor counts once if it is read, and once if it is written. Reads and writes of smaller tiles are left out.
+    `size(d)` evaluates the extent of a dimension d.
     """
     accesses: dict[tuple[Value, bool], tuple[int, int]] = {}
     for op in (op for op in program.walk() if op.name == "read" or op.name in WRITES):
@@ -334,8 +335,9 @@ def elements_per_line(program: Program, extent: int, machine: Machine) -> int:
 
 
 def smallest_element_bytes(program: Program) -> int:
-    """Return the number of bytes of the smallest element type among the tensor arguments of `program`, which must have
-    one.
+    """Return the number of bytes of the smallest element type among the tensor arguments of `program`.
+
+    The program must have a tensor argument.
     """
     return min(element_bytes(a.type.dtype) for a in program.args if isinstance(a.type, MemoryType))
 
@@ -347,9 +349,9 @@ def _elementwise_widths(
 
     A task is one tile of the grid; waves are warps. If accesses are contiguous along different dimensions (a
     transpose), a task is a tile along these dimensions. Otherwise a task has as many elements as its lanes hold at
-    once, or fewer, so that every core has a task. `widths` has the largest extents, `element_size` is the number of
-    bytes of the smallest element, and a wave holds `wave_elements` in registers. `size(d)` evaluates the extent of a
-    dimension d.
+    once, or fewer, so that every core has a task. `widths` maps each dimension that the grid may split to the largest
+    extent of a task. `element_size` is the number of bytes of the smallest element, and a wave holds `wave_elements`
+    elements in registers. `size(d)` evaluates the extent of a dimension d.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1

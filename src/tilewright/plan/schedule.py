@@ -121,10 +121,10 @@ class Digit:
 
 @dataclass(frozen=True)
 class Split:
-    """One level of an axis: tiles of `size` elements (of a digit, or of what remains of the axis), and who iterates
-    over them.
+    """One level of an axis: tiles of `size` elements.
 
-    A digit is a mixed-radix part of the axis. `level` is one of LEVELS, such as task or loop.
+    The elements are those of `digit` (a mixed-radix part of the axis), or of what remains of the axis. `level` says who
+    iterates over the tiles: it is one of LEVELS, such as task or loop.
     """
 
     level: str
@@ -171,7 +171,7 @@ class Axis:
         return f"axis {self.name} = ({', '.join(map(str, self.digits))}): {cuts}"
 
     def split(self, level: str, digit: str | None = None) -> Split | None:
-        """Return this axis's first Split (tile size) at a level, such as "task" or "loop"; None if there is none.
+        """Return this axis's first Split (tile size) at `level`, such as "task" or "loop"; None if there is none.
 
         With `digit`, only splits that name this digit (mixed-radix part of the axis) count.
         """
@@ -307,7 +307,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class LaneTile:
-    """One lane's share: the elements that it reads at once, and the box (rectangle) of results that it computes."""
+    """The work of one lane: the elements that it reads at once, and the box (rectangle) of results that it computes."""
 
     vector: int = 1
     box: tuple[int, ...] = ()
@@ -401,13 +401,17 @@ class Schedule:
 
     @property
     def open(self) -> frozenset[str]:
-        """The names of this plan's digits (mixed-radix parts of an axis) whose extent is known only at the call."""
+        """The names of this plan's digits (mixed-radix parts of an axis) whose extent is known only at the call.
+
+        Digits of a second kernel's plan (`then`) are left out.
+        """
         return frozenset(d.name for a in self.axes for d in a.digits if d.open)
 
     def with_open(self, names: Collection[str]) -> Schedule:
         """Return the plan with exactly the digits in `names` marked open: their extents are known only at the call.
 
-        Digits are the mixed-radix parts of an axis; digits that are not in `names` are marked as known.
+        Digits are the mixed-radix parts of an axis; digits that are not in `names` are marked as known. The plan of a
+        second kernel (`then`) is unchanged.
         """
         axes = [replace(a, digits=tuple(replace(d, open=d.name in names) for d in a.digits)) for a in self.axes]
         return replace(self, axes=tuple(axes))
@@ -432,7 +436,10 @@ class Schedule:
 
     @property
     def in_blocks(self) -> bool:
-        """True if this is a plan of one kernel over `rows`, `columns` and `depth`, the digits of a product on a CPU."""
+        """True if this is a plan of a single contraction on a CPU, in one kernel.
+
+        The plan has a statement `atom`, and no statement `split kernel`.
+        """
         return self.atom is not None and self.split_at is None
 
     def _statements(self) -> dict[str, str]:

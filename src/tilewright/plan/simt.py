@@ -2,7 +2,7 @@
 
 If a product has only one row or column, besides the dimensions that A, B and the result share, most of an atom would be
 padding. If a shared dimension is contiguous, neighbouring lanes take neighbouring elements of it. Otherwise lanes run
-along M, and their reads are strided. Each lane accumulates a vector or a box of results (`term_boxes`).
+along M, and their reads are strided. Each lane accumulates a vector or a box of results (`simt_boxes`).
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ class SimtMatch:
 def match_simt_product(
     program: Program, free: Collection[Op], size: Size, numbers: Substitution, machine: Machine
 ) -> SimtMatch | str:
-    """Return a SimtMatch if lanes can compute the program's single MMA without an atom (SIMT); otherwise return text:
-    why not.
+    """Return a SimtMatch if lanes can compute the program's single MMA without an atom (SIMT); else text: why not.
 
     Lanes can compute it under these conditions:
 
-    - The MMA is in a loop over one dimension, K. The loop only adds up the MMA.
+    - The MMA is in a loop over one dimension, K, which is no expression of sizes. The loop only adds up the MMA.
     - Besides the dimensions that A, B and the result share, M or N has only one element.
     - The loop reads the larger operand from memory.
     - The read is contiguous along a shared dimension. Or there is no shared dimension, the read states its coordinates,
       and the rows are one dimension, along which lanes run.
 
-    `free` are the loops whose tile size does not change the result. `size(d)` evaluates the extent of a dimension d,
-    `numbers(e)` replaces the sizes in an expression e by numbers.
+    `free` are the loops whose tile size does not change the result; the loop must be one of these. `size(d)` evaluates
+    the extent of a dimension d, `numbers(e)` replaces the sizes in an expression e by numbers.
     """
     loops = [op for op in program.body.ops if op.name == "iterate" and op in free and only_adds(op)]
     products = list(mmas_by_name(program).values())

@@ -185,12 +185,12 @@ def box_tasks(terms: SimtProduct, size: Size, element_size: int, machine: Machin
 
 
 def _vectors_per_row(vectors: int, line_vectors: int) -> int:
-    """Return the number of vectors of a row that one task (tile of the grid) has; neighbouring lanes take one vector
-    each.
+    """Return the number of vectors of a row that one task (tile of the grid) has; each lane takes one vector.
 
     A row has `vectors` vectors, a cache line `line_vectors`. The numbers that are compared reach from 3/8 of a cache
-    line to a whole one, and no further than the row. A number that is no power of two, and a rest at the end of the
-    row, leave lanes idle. The largest number that keeps at least 0.9 as many lanes busy as the best one is returned.
+    line to a whole one, and no further than the row. A number that is no power of two, and a remainder at the end of
+    the row, leave lanes idle. The largest number that keeps at least 0.9 as many lanes busy as the best one is
+    returned.
 
     >>> [_vectors_per_row(n, 8) for n in (16, 12, 18, 65, 3)]
     [8, 4, 4, 8, 3]

@@ -44,8 +44,8 @@ class Halo:
 def lane_digit(contraction: Contraction) -> Symbol | None:
     """Return the digit that A, B and the result share, if A is contiguous along it; None if there is none.
 
-    A digit is a mixed-radix part of a dimension, such as depthwise channels. It must be A's last coordinate, alone.
-    Vectors can run along such a digit.
+    A digit is a mixed-radix part of a dimension, such as depthwise channels. Vectors can run along it. A's last
+    coordinate must be the index of this digit alone.
     """
     last = contraction.a.coordinates[-1]
     return last if isinstance(last, Symbol) and last in contraction.batch else None

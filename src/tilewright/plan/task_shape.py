@@ -42,14 +42,17 @@ class TaskShape:
 
     @property
     def row_tiles(self) -> int:
-        """The number of accumulator tiles along M, ragged ones included, of one task for one element of its batch."""
+        """The number of accumulator tiles along M of one task, ragged ones included.
+
+        It is the number for one element of the task's batch.
+        """
         return self.lines * (self.blocks + bool(self.tail))
 
     @property
     def a_parts(self) -> int:
-        """The number of different tiles of A that the tasks read: tasks along N share one.
+        """The number of different tiles of A that the tasks read; tasks along N read the same tile.
 
-        Tasks along M and along the batch have tiles of A of their own, and so has each element of a task's batch.
+        Tasks along M and along the batch read different tiles of A, and so does each element of a task's batch.
         """
         return self.row_tasks * self.around * self.repeats
 

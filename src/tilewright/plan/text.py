@@ -275,7 +275,7 @@ def _parse_statement(statement: str) -> list[Statement]:
 
 
 def _parse_part(statement: str) -> Statement:
-    """Return one version-2 statement of a plan as parsed data.
+    """Return one statement of a plan in version 2 of the plan language, the present one, as parsed data.
 
     It is an Axis, ValuePlacement, ProductUnit, Pipeline, LaneTile or Occupancy; for any other statement a tuple: its
     first word, then its arguments as texts, such as ("grid", "M, N"). Raise an ArgumentError for an illegal statement.
@@ -457,10 +457,11 @@ def _repetition(name: str, statement: str) -> ArgumentError:
 
 
 def _parse_axis(name: str, digits: str, splits: str) -> Axis:
-    """Return the Axis with this name from the texts of its digits (mixed-radix parts) and of its splits.
+    """Return the Axis named `name`, from the texts of its digits (mixed-radix parts) and of its splits.
 
-    Raise an ArgumentError for an illegal digit or split, and for a split that names no digit of the axis. Raise one too
-    for a box that does not have one side for each digit.
+    `digits` is, for example, `p 7, q 9 of 8`, and `splits` is `task p 2, loop 32` or `whole`. Raise an ArgumentError
+    for an illegal digit or split, and for a split that names no digit of the axis. Raise one too for a box that does
+    not have one extent for each digit.
     """
     peel = _PEEL.fullmatch(splits)
     peeled = (_parse_size(peel[2], splits), _parse_size(peel[3], splits)) if peel else (0, 0)
@@ -478,7 +479,8 @@ def _parse_axis(name: str, digits: str, splits: str) -> Axis:
 def _parse_digits(text: str) -> tuple[Digit, ...]:
     """Return the Digits (mixed-radix parts) of an axis from their text; raise an ArgumentError for an illegal one.
 
-    In `p 7, q 9 of 8` the digit p has extent 7, and q has extent 8, padded to 9.
+    In `p 7, q 9 of 8` the digit p has extent 7, and q has extent 8, padded to 9. A digit with `?` at the end is open:
+    its extent is known only at the call.
     """
     digits = []
     for part in text.split(", "):
@@ -496,7 +498,8 @@ def _parse_digits(text: str) -> tuple[Digit, ...]:
 def _parse_splits(text: str) -> tuple[Split, ...]:
     """Return the Splits of an axis from their text, such as `task 64, loop 16`; () for `whole`.
 
-    Raise an ArgumentError for an illegal split, a size below 1, and a box whose sides do not multiply to the size.
+    Raise an ArgumentError for an illegal split, for a size or an unroll count below 1, and for a box with extents that
+    do not multiply to the size.
     """
     if text == "whole":
         return ()
@@ -518,17 +521,17 @@ def _parse_splits(text: str) -> tuple[Split, ...]:
 
 
 def _parse_box(text: str, part: str) -> tuple[int, ...]:
-    """Return the extents of the sides of a box (rectangle) from their text: (4, 48) for `4x48`; () for empty text.
+    """Return the extents of a box (rectangle) from their text: (4, 48) for `4x48`; () for empty text.
 
-    Raise an ArgumentError for a side below 1. `part` is the text around it, which the error quotes.
+    Raise an ArgumentError for an extent below 1. `part` is the text around it, which the error quotes.
     """
     return tuple(_parse_count(side, part) for side in text.split("x")) if text else ()
 
 
 def _parse_count(digits: str, part: str) -> int:
-    """Return the number, at least 1, that the text `digits` is; raise an ArgumentError, which quotes `part`, for 0.
+    """Return the number, at least 1, that the text `digits` is.
 
-    More than 18 digits are an error too.
+    Raise an ArgumentError, which quotes `part`, for 0 and for more than 18 digits.
     """
     count = _parse_size(digits, part)
     if count < 1:
@@ -537,9 +540,10 @@ def _parse_count(digits: str, part: str) -> int:
 
 
 def _parse_size(digits: str, part: str) -> int:
-    """Return the number that the text `digits` is; raise an ArgumentError for more than 18 digits.
+    """Return the number, at least 0, that the text `digits` is.
 
-    `part` is the text of the statement or a part of it, which the error quotes.
+    Raise an ArgumentError, which quotes `part`, for more than 18 digits. `part` is the statement, or the text in it
+    that has the digits.
     """
     if len(digits) > 18:
         raise ArgumentError(f"plan: {shown(part, SHOWN)!r}: {ELEMENTS.rule}")

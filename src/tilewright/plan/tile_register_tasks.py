@@ -55,12 +55,11 @@ class LineLayout:
         return -(-self.total_lines // self.lines) * self.width
 
     def valid_position(self, rows: int | None = None) -> Expr:
-        """Return an expression of new index symbols whose values are all positions (rows of M) that lie in image lines;
-        bounds checks use it.
+        """Return an expression for bounds checks: its values are all positions (rows of M) that lie in image lines.
 
-        Usually it is `pitch * line + place`, with two new symbols: the number of an image line, and a position within
-        it. No value of it lies in the padding between lines. `rows` is the extent of M, or None. If lines have no
-        padding and the last task runs past `rows`, it is one new symbol below `rows` instead.
+        Usually it is `pitch * line + place`, with two new index symbols: the number of an image line, and a position
+        within the line. No value of it lies in the padding between lines. `rows` is the extent of M, or None. If lines
+        have no padding and the last task runs past `rows`, the expression is one new symbol below `rows` instead.
         """
         if rows is not None and rows < self.extent and self.pitch == self.length:
             return index("place", rows)
@@ -117,8 +116,8 @@ def tap_shifts(read: Op, axes: Axes, layout: LineLayout) -> dict[Expr, tuple[int
     """Return {dimension of a filter tap: (lines, positions) by which one step of the tap shifts reads of staged A}.
 
     `read` reads A as a sliding window over image lines with this `layout`; `axes` are M, N and K of the MMA. A tap in
-    the memory coordinate of the position in a line shifts positions, any other tap lines. Taps that shift lines come
-    first. The result is {} if the read has no explicit coordinates.
+    the memory coordinate of the position in a line shifts positions, any other tap shifts lines. Taps that shift lines
+    come first. The result is {} if the read has no explicit coordinates. An assertion fails if a shift is not constant.
     """
     if "at" not in read.attrs:  # nothing slides
         return {}

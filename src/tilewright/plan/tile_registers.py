@@ -43,9 +43,9 @@ def tile_unit(space: Contraction, atom: MultiplyAtom, machine: Machine, fixed: S
 def _accumulator_tiles(contraction: Contraction, atom: MultiplyAtom, machine: Machine) -> Iterator[tuple[int, int]]:
     """Yield (rows, columns), in elements, of each accumulator tile to try; tile and operands fit the tile registers.
 
-    A tile has at most three registers on each side. Four kinds are yielded: tiles with the most MMAs per load; those
-    with the most if the next step's operands have registers of their own; tiles whose columns just cover all of N; and
-    tiles whose rows just cover all of M.
+    A tile has at most three registers along M, and along N. It is yielded if it has the most MMAs per load; if it has
+    the most MMAs per load among tiles that leave registers for the operands of the next step; if its columns just cover
+    all of N; or if its rows just cover all of M.
     """
     m, n, _ = atom.shape
     tile_registers = machine.limits.tile_registers
@@ -125,7 +125,8 @@ def task_rows(contraction: Contraction, blocking: Blocking) -> tuple[int, int, i
     """Return (number of tasks along M, rows that the largest task computes, bytes of A that one task stages).
 
     A task is one tile of the grid; staging is copying to a buffer. Rows in the padding between staged image lines
-    count. The bytes are 0 if A is read in place. `blocking` has the tile sizes and the kind of staging.
+    count. If A is read in place, rows after the last whole accumulator tile do not count, and the bytes are 0.
+    `blocking` has the tile sizes, and says how A is staged.
     """
     last, element_size = contraction.rows[-1], element_bytes(contraction.a.dtype)
     k_padded = round_up(size(contraction.depth[-1]), blocking.atom.shape[2])

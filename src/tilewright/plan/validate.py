@@ -60,8 +60,9 @@ def _lacks_unit_splits(steps: Sequence[Split], digits: Sequence[Symbol]) -> bool
 def _why_bad_shape(contraction: Contraction, blocking: Blocking) -> str | None:
     """Return text: why tasks (grid tiles) are not whole accumulator tiles, or splits of K are illegal; else None.
 
-    Each digit (mixed-radix part of K) before the last must be split once, by 1. The last must be split once or twice,
-    in the end into atoms.
+    Rows of a task are checked only if M is one digit (mixed-radix part). Each digit of K before the last must be split
+    once, by 1. The last digit is split into atoms, or into loop tiles and then into atoms; loop tiles must be whole
+    atoms and divide the digit, padded to whole atoms.
     """
     if blocking.task_columns % blocking.columns:
         return f"a task's {blocking.task_columns} columns are no whole blocks of {blocking.columns}"
@@ -160,10 +161,10 @@ def _why_bad_lanes(contraction: Contraction, blocking: Blocking, machine: Machin
 
 
 def atom_of_plan(name: str, contraction: Contraction, machine: Machine) -> MultiplyAtom | LaneUnit:
-    """Return the unit that a plan's statement `atom NAME` names: a MultiplyAtom, or the LaneUnit (SIMD unit).
+    """Return the unit that a plan's statement `atom` names: a MultiplyAtom, or the LaneUnit (SIMD unit).
 
-    The LaneUnit's name begins with `lanes.`. Raise an ArgumentError if there is no such unit, or if it cannot compute
-    the contraction.
+    `name` is the unit's name; that of the LaneUnit begins with `lanes.`. Raise an ArgumentError if there is no such
+    unit, or if it cannot compute the contraction.
     """
     atom: MultiplyAtom | LaneUnit
     if name.startswith(f"{LANES}."):

@@ -69,12 +69,11 @@ def why_no_vectors(contraction: Contraction, atom: MultiplyAtom) -> str | None:
 
 
 def registers(rows: int, vectors: int, atom: MultiplyAtom) -> int:
-    """Return the number of vector registers for a block (accumulator tile) of `rows` rows by `vectors` vectors, and its
-    operands.
+    """Return the number of vector registers for a block of `rows` rows by `vectors` vectors, and for its operands.
 
-    There are two kinds of atoms. One broadcasts a single element of A: it needs a register for that element, and one
-    for each vector of B. The other picks an element of A from a register by its lane number: it needs a register of A
-    per row, and two for each vector of B, as those of the next K step are loaded meanwhile.
+    A block is an accumulator tile. Some atoms broadcast a single element of A: they need a register for that element,
+    and one for each vector of B. Other atoms pick an element of A from a register by its lane number: they need a
+    register of A per row, and two for each vector of B, because the vectors of the next K step are loaded meanwhile.
     """
     return rows * vectors + (vectors + 1 if atom.picks == 1 else 2 * vectors + rows)
 
@@ -101,10 +100,11 @@ def step_cycles(
 ) -> float:
     """Return the cycles of one core for one K step of a block (accumulator tile) of `rows` rows by `vectors` vectors.
 
-    It is the longer of the multiply-adds and the loads that feed them, plus the exposed share of the shorter. Too few
-    accumulators cannot hide the latency: the result is then at least the latency. `row_stride` is the number of bytes
-    between rows of A: if L1 does not keep one cache line of each row, loads count at the rate of L2. If L2 does not
-    hold the block's B for a K of `k_extent` elements, B counts at the rate of memory; None leaves this out.
+    It is the longer of the multiply-adds and the loads that feed them, plus a fraction of the shorter that the machine
+    does not hide. Too few accumulators cannot hide the latency: the result is then at least the latency. `row_stride`
+    is the number of bytes between rows of A: if L1 does not keep one cache line of each row, loads count at the rate of
+    L2. If L2 does not hold the block's B for a K of `k_extent` elements, B counts at the rate of memory; None leaves
+    this out.
     """
     limits, (_, lanes, group) = machine.limits, atom.shape
     multiplying, loading = rows * vectors * atom.cycles, (rows / atom.picks + vectors) * limits.load_cycles

@@ -66,8 +66,8 @@ def writes_every_element(op: Op, size: Size) -> bool:
 def _divisors(index: Symbol, at: Iterable[Expr]) -> set[int | Expr]:
     """Return the set of numbers at which the coordinates `at` split `index` into digits: {1, 56} for [i//56, i%56].
 
-    (i//7) % 8 gives {1, 7, 56}. Numbers that divide a sum with the index, as in (i + 1)//2, are left out. The set is
-    empty if nothing divides the index.
+    Digits are mixed-radix parts. (i//7) % 8 gives {1, 7, 56}. Numbers that divide a sum with the index, as in (i +
+    1)//2, and divisors that are no constants, are left out. The set is empty if nothing divides the index.
     """
     divisors: set[int | Expr] = set()
     for node in (n for e in at for n in e.divisions(set()) if index in n.symbols):

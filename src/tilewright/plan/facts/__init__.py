@@ -1,16 +1,16 @@
 """Facts of tile programs: a dataflow graph with dimensions, accesses, products, loops and masks, for the planner.
 
-| file      | subject                                                                             |
-|-----------|-------------------------------------------------------------------------------------|
-| access    | memory accesses: strides, windows, the contiguous dimension, bounds                  |
-| values    | the nodes of the graph: tile values                                                 |
-| loops     | loops and the values that they carry: accumulators, monoids, neither                 |
-| online    | a softmax between products that a loop can compute one tile at a time (online)       |
-| masking   | masks, and the iterations that are not fully masked                                  |
-| product   | products: M, N, K and batch as sets of dimensions                                    |
-| graph     | the graph with everything that is derived from it                                    |
-| canonical | from a program to its facts, in canonical form                                       |
-| signature | facts without names, to compare programs that mean the same                          |
+| file           | subject                                                                        |
+|----------------|--------------------------------------------------------------------------------|
+| access         | memory accesses: strides, windows, the contiguous dimension, bounds            |
+| values         | the nodes of the graph: tile values                                            |
+| loops          | loops and the values that they carry: accumulators, monoids, neither           |
+| online_softmax | a softmax between products that a loop can compute one tile at a time (online) |
+| masking        | masks, and the iterations that are not fully masked                            |
+| product        | products: M, N, K and batch as sets of dimensions                              |
+| graph          | the graph with everything that is derived from it                              |
+| canonical      | from a program to its facts, in canonical form                                 |
+| signature      | facts without names, to compare programs that mean the same                    |
 """
 
 from tilewright.plan.facts.access import AccessFacts, Dims

@@ -38,8 +38,8 @@ class AccessFacts:
     def steps(self) -> dict[str, int]:
         """The stride of this access along each dimension of its tile: {dimension: stride in elements of the memory}.
 
-        It has the dimensions that occur in a memory coordinate. The access `x[i + r, c]` of a memory of 10 x 64
-        elements has {i: 64, r: 64, c: 1}.
+        Only dimensions that occur in a memory coordinate are keys. The access `x[i + r, c]` of a memory of 10 x 64
+        elements has {i: 64, r: 64, c: 1}. If `linear` is false, the strides have no meaning.
         """
         steps: dict[str, int] = {}
         for form, stride in zip(self.coords, self.strides, strict=False):
@@ -57,15 +57,18 @@ class AccessFacts:
 
     @cached_property
     def contiguous(self) -> str | None:
-        """The first dimension along which this access has a stride of 1 element; None if there is none."""
+        """The first dimension, in the order of memory coordinates, along which this access has a stride of 1 element.
+
+        None if no dimension has this stride. The result has no meaning if `linear` is false.
+        """
         return next((dim for dim, step in self.steps.items() if step == 1), None)
 
     @cached_property
     def row(self) -> LinearForm:
         """The innermost memory coordinate of this access, as pairs (dimension of the tile, coefficient).
 
-        The coordinate is the sum of coefficient * index, without the constant offset: 2*p + r is ((p, 2), (r, 1)). It
-        is () if the memory is a scalar.
+        The coordinate is the sum of coefficient * index, without the constant offset: 2*p + r + 3 is ((p, 2), (r, 1)).
+        The result is () if the memory is a scalar.
         """
         return self.coords[-1] if self.coords else ()
 
@@ -73,7 +76,7 @@ class AccessFacts:
     def pitch(self) -> int:
         """The alignment of rows in memory: the largest number of bytes that divides every distance between rows.
 
-        It is the greatest common divisor of all strides but the innermost, in bytes. It is the number of bytes of the
+        This is the greatest common divisor of all strides but the innermost, in bytes. It is the number of bytes of the
         whole tensor if the memory has one dimension, and 0 if the memory is a scalar.
         """
         rows = gcd(*self.strides[:-1]) if len(self.strides) > 1 else self.shape[-1] if self.shape else 0
@@ -81,16 +84,16 @@ class AccessFacts:
 
     @cached_property
     def windows(self) -> tuple[Dims, ...]:
-        """The sliding windows of this access: for each memory coordinate that adds several dimensions, the set of them.
+        """The sliding windows of this access: one set of dimensions for each memory coordinate that adds several.
 
         The coordinate p + r of a convolution gives the set {p, r}. The result is () if no coordinate adds several
-        dimensions.
+        dimensions. If `linear` is false, the only set has all dimensions of the tile.
         """
         return tuple(frozenset(dim for dim, _ in form) for form in self.coords if len(form) > 1)
 
     @cached_property
     def rows_overlap(self) -> bool:
-        """True if rows of this memory overlap: an outer dimension has a stride smaller than the length of a row.
+        """True if rows of this memory overlap: the stride of an outer dimension is smaller than the length of a row.
 
         The length of a row is the extent of the innermost dimension. Outer dimensions with one element do not count.
         """
@@ -106,9 +109,10 @@ class AccessFacts:
         return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     def is_plain_coordinate(self, dim: str) -> bool:
-        """True if one memory coordinate of this access is the dimension `dim` alone, with coefficient 1.
+        """True if one memory coordinate of this access is the index of `dim`, perhaps plus a constant.
 
-        A bulk copy may then load a tile that runs past the end of `dim`.
+        The coordinate has no other dimension, and coefficient 1. A bulk copy may then load a tile that runs past the
+        end of `dim`. The result has no meaning if `linear` is false.
         """
         return any(form == ((dim, 1),) for form in self.coords)
 

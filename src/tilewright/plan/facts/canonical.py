@@ -47,10 +47,12 @@ def facts_of(
     """Analyse a program for the planner: return Facts, the graph of its tile values in canonical form.
 
     Programs of equal meaning give equal graphs. Dimensions of extent 1 are dropped, divided dimensions are split into
-    digits (mixed-radix parts), loops that only accumulate become reductions, and equal reads are merged. `sizes` maps
-    size symbols to numbers, typical ones for `opened` sizes (known only at the call). `free` are the loops whose tile
-    size does not change the result. With `logs`, results of debug_log are kept. With `in_order`, one task (tile of the
-    grid) computes all elements in order.
+    digits (mixed-radix parts), loops that only accumulate become reductions, and equal reads are merged.
+
+    `sizes` maps size symbols to numbers. `opened` maps each size known only at the call to an expression of the symbols
+    that a call binds; `sizes` then has typical numbers. `free` are the loops whose tile size does not change the
+    result. With `logs`, results of debug_log are kept. With `in_order`, the grid may split no dimension: one task
+    computes all elements in order.
     """
     builder = _Builder(program, sizes, free, opened or {})
     grid_dims = () if in_order else cut_dims(program, builder.size, logs, builder.opened)
@@ -94,8 +96,8 @@ def digits_of(program: Program, sizes: Mapping[Symbol, int], free: Collection[Op
 def _takes_remainder(op: Op, dim: Expr, numbers: Substitution) -> bool:
     """True if a memory coordinate of the read or write `op` has a remainder of the index of `dim`, as in i % 56.
 
-    False if it has only quotients (i // 56), or does not divide the index. `numbers(e)` replaces the sizes in an
-    expression e by numbers.
+    False if `op` has only quotients (i // 56), does not divide the index, or has no explicit coordinates. `numbers(e)`
+    replaces the sizes in an expression e by numbers.
     """
     tile = accessed(op)[1]
     if "at" not in op.attrs or dim not in tile.dims:
@@ -146,13 +148,14 @@ class _Builder:
         self.read_ops: dict[Op, int] = {}
 
     def size(self, e: Expr) -> int:
-        """Return the extent of the dimension `e` in elements. It is 1 if a symbol in `e` has no number, such as the
-        axis of a while loop.
+        """Return the number of elements along the dimension `e`; 1 if a symbol in `e` has no number.
+
+        The axis of a while loop is a symbol without a number.
         """
         return self._number(e) if e.symbols <= self.sizes.keys() else 1
 
     def facts(self, grid_dims: tuple[Expr, ...]) -> Facts:
-        """Build the graph of the program and return it as Facts (the analysed program).
+        """Build the graph of the program and return it as Facts (the analysed program); a builder is used only once.
 
         `grid_dims` are the dimensions that the grid may split. Those with more than one element become `parallel` in
         the Facts; a dimension that accesses divide is listed there by its digits (mixed-radix parts).
@@ -183,8 +186,8 @@ class _Builder:
         """Return {dimension: LoopFacts} of loops that the program does not have but could have, for online softmaxes.
 
         Along such a dimension the program computes a whole softmax between MMAs. A loop could compute it tile by tile.
-        The result is {} if the program has fewer than two MMAs. A dimension whose size is known only at the call is
-        left out.
+        The result is {} if the program has fewer than two MMAs. A dimension is left out if it has one element, is split
+        into digits, has a loop already, or has a size known only at the call.
         """
         ops = self.program.body.ops
         dims = dict.fromkeys(op.attrs["dim"] for op in ops if op.name == "max" and self._has_several_mmas())
@@ -219,8 +222,8 @@ class _Builder:
         """Add a node (a value of the graph) and return its number; a read that equals an earlier read gets no new node.
 
         For an equal read, return the earlier node's number. `op` is the name of the node's operation, `dims` are its
-        dimensions, `args` the node numbers of its operands, `more` further fields of ValueFacts. A gather (a read with
-        operands) is never merged.
+        dimensions, `dtype` is its element type, `args` are the node numbers of its operands, and `more` has further
+        fields of ValueFacts. A gather (a read with operands) is never merged.
         """
         key = (more["access"], dims) if op == "read" and not args else None
         if key is not None and key in self.equal_reads:
@@ -233,8 +236,8 @@ class _Builder:
     def _add_block(self, block: Block) -> tuple[int, ...]:
         """Add nodes (values of the graph) for the operations of a block, in order, up to its yield.
 
-        Return the node numbers of the values that the yield passes on; () if the block has no yield. Loops in the block
-        are added too.
+        Return the node numbers of the operands of the yield; () if the block has no yield. Loops in the block are added
+        too.
         """
         for op in block.ops:
             if op.name == "yield":
@@ -250,8 +253,8 @@ class _Builder:
     def _add_access(self, op: Op) -> None:
         """Add a node (a value of the graph) for the read, write or atomic update `op`; equal reads share one node.
 
-        An atomic update becomes a node "write". Also record the node of the result in `self.node_of`, and that of a
-        read in `self.read_ops`.
+        An atomic update becomes a node "write". Also record the node of the results in `self.node_of`, and the node of
+        a read in `self.read_ops`.
         """
         memory, tile, looked_up = accessed(op)
         dims = self._canonical_dims(tile.dims)
@@ -267,8 +270,9 @@ class _Builder:
     def _add_computation(self, op: Op) -> None:
         """Add a node (a value of the graph) for `op`, an operation that is no read, write, loop or yield.
 
-        The node says which dimensions `op` reduces, and which loops carry a value that it depends on. If the result of
-        `op` is no tile, nothing is added.
+        The node says which dimensions `op` reduces, and which loops carry a value that it depends on. Also record the
+        node of the results in `self.node_of`. If the first result of `op` is no tile, or `op` has no result, nothing is
+        added.
         """
         args = tuple(self.node_of[v] for v in op.operands if v in self.node_of)
         result = op.results[0].type if op.results else None
@@ -283,11 +287,11 @@ class _Builder:
         self.node_of |= dict.fromkeys(op.results, node)
 
     def _add_loop(self, op: Op) -> None:
-        """Add the operations in the body of the loop `op` to the graph, and record the node of each result of the loop.
+        """Add the operations in the body of the loop `op` to the graph, and record the nodes of the loop's results.
 
-        A loop in `self.free` has a result that does not depend on its tile size. It disappears: its body works on whole
-        dimensions. For another loop each carried value gets a node (a value of the graph) of the operation "state", and
-        `self.loops` gets a LoopFacts.
+        The nodes are recorded in `self.node_of`. A loop in `self.free` has a result that does not depend on its tile
+        size. It disappears: its body works on whole dimensions. For any other loop, each carried value gets a node (a
+        value of the graph) of the operation "state", and `self.loops` gets a LoopFacts.
         """
         (body,) = op.blocks
         if op in self.free:
@@ -308,10 +312,10 @@ class _Builder:
     # -- accesses ---------------------------------------------------------------------------------------------
 
     def _access_facts(self, op: Op) -> AccessFacts:
-        """Return AccessFacts of the read or write `op`: memory coordinates, shape, strides and bounds checks.
+        """Return the AccessFacts of the read or write `op`: memory coordinates, shape, strides and bounds checks.
 
-        If a coordinate is not linear, or depends on data (a gather), a single coordinate that lists all dimensions of
-        the tile stands for all coordinates.
+        If a coordinate is not linear, or depends on data (a gather), `linear` is False. A single coordinate, with every
+        dimension of the tile that has more than one element, then stands for all coordinates.
         """
         memory, tile, _ = accessed(op)
         kind: MemoryType = memory.type
@@ -345,9 +349,9 @@ class _Builder:
     ) -> tuple[tuple[LinearForm, int | Expr], ...] | None:
         """Return a pair (linear form, constant offset) for each memory coordinate of the read or write `op`.
 
-        A linear form is a tuple of pairs (dimension, coefficient) that add up. None if a coordinate is not linear, or
-        depends on data (a gather). `tile` is the type of the tile that is read or written, `kind` the type of the
-        memory.
+        A linear form is a tuple of pairs (dimension, coefficient) that add up. The offset is an expression if only a
+        call gives its number. Return None if a coordinate is not linear, or depends on data (a gather). `tile` is the
+        type of the tile that is read or written, `kind` the type of the memory.
         """
         names: dict[Symbol, str] = {}
 

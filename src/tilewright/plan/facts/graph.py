@@ -81,7 +81,7 @@ class Facts:
     def number_of(self) -> Size:
         """The function that evaluates an expression of sizes, such as a dimension's extent, to an int.
 
-        It has typical numbers for sizes known only at the call.
+        A size known only at the call has a typical number.
         """
         return numbers_of(self.sizes)
 
@@ -98,7 +98,10 @@ class Facts:
 
     @cached_property
     def users(self) -> dict[int, list[int]]:
-        """The users of each node (value of the graph): {node number: numbers of the nodes with it as an operand}."""
+        """The users of each node (value of the graph): {node number: numbers of the nodes with it as an operand}.
+
+        Numbers ascend. A user is repeated if several of its operands are this node.
+        """
         users: dict[int, list[int]] = {n.id: [] for n in self.nodes}
         for n in self.nodes:
             for arg in n.args:
@@ -122,18 +125,20 @@ class Facts:
 
     @cached_property
     def accumulators(self) -> frozenset[int]:
-        """The MMAs (node numbers) whose accumulators the epilogue reads: those on which a written value depends
-        directly.
+        """The node numbers of the MMAs whose results reach a write without passing through another MMA.
 
-        An MMA that a written value needs only as an operand of another MMA is left out, such as the earlier ones of a
-        chain.
+        The epilogue reads the accumulators of these MMAs. In a chain such as attention, the earlier MMAs are only
+        operands of later ones and are left out.
         """
         written = {i for w in self.writes for i in self.behind(w.args[0], ("read", "mma"))}
         return frozenset(p.node for p in self.products if p.node in written)
 
     @cached_property
     def reductions_beside_mmas(self) -> tuple[ValueFacts, ...]:
-        """The reductions (other than MMAs) that depend on no MMA and on which no MMA depends, in program order."""
+        """The nodes of reductions that depend on no MMA and on which no MMA depends, in program order.
+
+        MMAs do not count as reductions.
+        """
         mmas = {p.node for p in self.products}
         behind_mmas = {i for mma in mmas for i in self.behind(mma)}
         every = (n for n in self.nodes if n.reduces and n.op != "mma" and n.id not in behind_mmas)
@@ -142,8 +147,8 @@ class Facts:
     def behind(self, value: int, stop_at: tuple[str, ...] = ()) -> Iterator[int]:
         """Yield the number of the node `value`, and the numbers of all nodes that it is computed from, each once.
 
-        A node is a value of the program's graph. The operands of a node whose operation is named in `stop_at` are not
-        followed; the node itself is yielded.
+        A node is a value of the program's graph. The order is depth first, the last operand first. The operands of a
+        node whose operation is named in `stop_at` are not followed; the node itself is yielded.
         """
         return behind(self.nodes, value, stop_at)
 
@@ -255,12 +260,11 @@ class Facts:
 
     @cached_property
     def masked_product(self) -> MaskedProduct | None:
-        """The masks that let a kernel skip tasks or K iterations of all its MMAs, as a MaskedProduct; None if there are
-        none.
+        """The masks that let a kernel skip tasks or K iterations of all its MMAs, as a MaskedProduct; None if none do.
 
         An example is a triangular operand, whose zeros need not be multiplied. All MMAs must have the same masks, and
-        the same K. None also in three further cases: the program splits a dimension of the masks into digits
-        (mixed-radix parts); a loop of the program has masks of its own; or the program is half of a split program.
+        the same K. None also in three further cases: a dimension of the masks has one element or is split into digits
+        (mixed-radix parts); a loop of the program has masks; or the program is one of two kernels of a split program.
         """
         sources = {p: self.nodes[p.node].source for p in self.products}
         if self.part or any(self.masks.values()):  # what hides a result may be in another kernel
@@ -277,7 +281,7 @@ class Facts:
         """The fraction (0 to 1) of each loop's work that masks do not skip: {loop axis: fraction}.
 
         It is counted in tiles of COARSE (64) elements along each dimension; a partly masked tile counts half. A loop
-        without masks has 1.
+        without masks has 1. A loop over one element is left out.
         """
         shares = {}
         for axis in [axis for axis in self.loops if axis in self.extents]:  # half of a split program may lack an axis
@@ -289,10 +293,9 @@ class Facts:
         return shares
 
     def unmasked_share(self, dims: Dims) -> float:
-        """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops, as a causal
-        mask, do not skip.
+        """Return the fraction (0 to 1) of the elements over the dimensions `dims` that masks of loops do not skip.
 
-        It is the product of the loops' fractions, over all loops over a dimension in `dims`; 1 if there is no such
-        loop.
+        An example of a mask is the causal mask of attention. The result is the product of the loops' fractions, over
+        all loops over a dimension in `dims`; 1 if there is no such loop.
         """
         return prod(share for axis, share in self.unmasked_shares.items() if axis in dims)

@@ -47,12 +47,11 @@ def masks_of(loop: Op) -> tuple[Op, ...]:
 
 
 def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
-    """True if an iteration of `loop` leaves all its carried values unchanged when all elements of one value are the
-    same number.
+    """True if an iteration of `loop` provably leaves all carried values unchanged when `masked` has a given result.
 
-    `masked` is the operation of the loop's body whose result is that value, and `value` the number. If `value` is None,
-    `masked` is a select, and each element of its result is that of its last operand, as in a tile that is wholly
-    masked. The proof takes values about which nothing is known to be finite.
+    `masked` is an operation of the loop's body. With `value`, all elements of its result are taken to be this number.
+    Without, `masked` is a select, and its result is taken to equal its last operand, as in a tile that is wholly
+    masked. False if there is no proof. The proof takes values about which nothing is known to be finite.
     """
     (body,) = loop.blocks
     known: dict[Value, Known] = {arg: arg for arg in body.args}
@@ -72,8 +71,9 @@ def changes_nothing(loop: Op, masked: Op, value: float | None = None) -> bool:
 def masks_of_product(program: Program, product: Op) -> tuple[Op, ...]:
     """Return the selects of a program that let work of the MMA `product` be skipped where their condition is false.
 
-    There are two kinds. Some selects set an operand of the MMA to zero (a triangular operand). One select may replace
-    the MMA's result, if the result has no other use (a triangular result); if several selects do, none of them counts.
+    First come the selects that set an operand of the MMA to zero (a triangular operand), in program order. Then comes
+    the select that replaces the MMA's result (a triangular result). It is left out if the result has another use, or if
+    several selects replace it.
     """
     selects = [op for op in program.walk() if op.name == "select"]
     zeros = [op for op in selects if _makes_operand_zero(program, op, product)]
@@ -101,8 +101,9 @@ def _makes_operand_zero(program: Program, masked: Op, product: Op) -> bool:
 def _selects_behind(program: Program, product: Op) -> set[Op] | None:
     """Return the selects that keep or replace elements of an MMA's result; None if the result has any other use.
 
-    The result may pass through elementwise operations, and through a loop that accumulates it, before it reaches a
-    select as its second operand. A write or a reduction of it gives None. `product` is the MMA.
+    `product` is the MMA. The result may pass through elementwise operations, and through a loop that accumulates it,
+    before it reaches a select as its second operand. A write or a reduction of it gives None. The accumulator that is
+    operand C of `product` counts as its result.
     """
     ops = list(program.walk())
     loops = [op for op in ops if op.name == "iterate"]
@@ -126,10 +127,11 @@ def _selects_behind(program: Program, product: Op) -> set[Op] | None:
 
 
 def last_maskable(loop: Op) -> Op | None:
-    """Return the last operation of a loop's body that can be -inf past the end of the loop's axis; else None.
+    """Return the last operation of a loop's body that masks the ragged end of the loop's axis if its result is -inf.
 
-    If all its elements are -inf, the loop's carried values stay as they are: elements past the end of a ragged tile
-    then change no result. Only operations with one float result that has the axis are tried.
+    If all elements of the result are -inf, the loop's carried values stay as they are. Elements past the end of a
+    ragged tile then change no result. Only operations with one float result that has the axis are tried. Return None if
+    none of them does this.
     """
     float_ops = [
         inner
@@ -147,11 +149,11 @@ NEUTRAL_TERMS = {"sum": 0.0, "max": -inf, "min": inf}
 
 
 def neutral_values(loop: Op) -> Mapping[Value, float] | None:
-    """Return {value of a loop's body: number to set past the end of the loop's axis}; None if there are none.
+    """Return {value of a loop's body: number to set past the end of the loop's axis}; None if there is no such number.
 
     Past the end are the elements of a ragged last tile. With these numbers they leave all carried values of the loop
-    unchanged. If -inf for a single value suffices, the result has only that. Otherwise it has each value that a sum,
-    max or min reduces into a carried value, with 0, -inf or inf.
+    unchanged. If -inf for a single value suffices, the result has only this value. Otherwise it has each value that a
+    sum, max or min reduces into a carried value, with 0, -inf or inf.
 
     None if a carried value is computed in another way (such as by an MMA), if its reduction reduces no value of the
     body, or if two reductions need different numbers for one value.
@@ -173,8 +175,9 @@ def neutral_values(loop: Op) -> Mapping[Value, float] | None:
 def _known_result(op: Op, operands: Sequence[Known]) -> Known:
     """Return what is known of the result of `op`: a Value that it equals, or the number of all its elements.
 
-    None means that nothing is known. `operands` says the same of each operand of `op`. For example, exp of -inf is 0,
-    and an MMA with a zero operand equals its accumulator. Unknown operands are taken to be finite.
+    None means that nothing is known. `operands` has the same knowledge of each operand of `op`. For example, exp of
+    -inf is 0, and an MMA with a zero operand equals its accumulator. Operands about which nothing is known are taken to
+    be finite.
     """
     first, second = (*operands, None, None)[:2]
     if op.name in ("fill", "scalar"):
@@ -206,11 +209,11 @@ def count_trips(
 ) -> Trips:
     """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): number of tasks}.
 
-    The loop is over `axis`, `tile` elements per iteration. A task is one tile of the grid. `kept` is the number of its
-    iterations that have an unmasked element; `partly masked` is how many of these also have a masked one. `rows` maps
-    each dimension of the masks except `axis` to a task's extent. `size(d)` evaluates the extent of a dimension d.
-    Conditions are taken to be linear, and evaluated at the corners of a tile; a condition that depends on data masks
-    nothing.
+    The loop is over `axis`, `tile` elements per iteration; `masks` are select operations of `program`. A task is one
+    tile of the grid. `kept` is the number of its iterations that have an unmasked element; `partly masked` is how many
+    of these also have a masked one. `rows` maps each dimension of the masks except `axis` to a task's extent. `size(d)`
+    evaluates the extent of a dimension d. Conditions are taken to be linear, and evaluated at the corners of a tile; a
+    condition that depends on data masks nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]
@@ -277,7 +280,7 @@ class MaskedProduct:
     def least_share(self) -> float:
         """A lower bound of the fraction (0 to 1) of iterations that masks do not skip, for any tile sizes.
 
-        It is counted in about 128 tiles along each dimension, less 1/128 for rounding.
+        The fraction is counted with about 128 tiles along each dimension; the bound is 1/128 less.
         """
         counts = {str(d): max(1, numbers_of(self.sizes)(d) // _SAMPLES) for d in self.dims}
         return self.share(counts) - 1 / _SAMPLES
@@ -292,11 +295,11 @@ class MaskedProduct:
 
 
 def _value_at(value: Value, makers: Mapping[Value, Op], at: Mapping[Expr, Any], size: Size) -> Any:
-    """Evaluate a mask's condition at the coordinates `at` ({dimension: array}); return an array or a number.
+    """Return the array or number that `value`, such as a mask's condition, has at the coordinates `at`.
 
-    It is None if the condition depends on data, or uses an operation that ON_COORDINATES (index arithmetic and
-    comparisons) lacks. `makers` maps a value to the operation that computes it. `size(e)` evaluates an expression of
-    sizes.
+    `at` is {dimension: array}. Return None if `value` depends on data, on a dimension that `at` lacks, or on an
+    operation that is not in ON_COORDINATES (index arithmetic and comparisons). `makers` maps a value to the operation
+    that computes it. `size(e)` evaluates an expression of sizes.
     """
     op = makers.get(value)
     if op is None:

@@ -39,9 +39,9 @@ class OnlineSoftmax:
 def online_softmax(program: Program, dim: Expr) -> OnlineSoftmax | str:
     """Return an OnlineSoftmax if a loop can compute the program's softmax along `dim` tile by tile; else text: why not.
 
-    The loop rescales its sums whenever the running maximum grows. An OnlineSoftmax lists operations of the program:
-    those whose result has `dim`; the maximum over `dim`; the first exponential of a difference to it; and the sums and
-    MMAs that reduce `dim`.
+    The loop rescales its sums whenever the running maximum grows. The softmax must lie between MMAs: its weights must
+    be operands of MMAs that reduce `dim`. An OnlineSoftmax lists operations of the program: those whose result has
+    `dim`; the maximum over `dim`; the first exponential of a difference to it; and the sums and MMAs that reduce `dim`.
     """
     ops = program.body.ops
     reductions = [op for op in ops if op.name in REDUCTIONS and op.attrs["dim"] is dim]

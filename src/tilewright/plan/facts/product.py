@@ -11,8 +11,10 @@ from tilewright.plan.facts.values import RENAMING, ValueFacts, behind
 
 @dataclass(frozen=True)
 class OperandFacts:
-    """An operand of an MMA, by node numbers: the reads and the MMAs that it is computed from, and the operations
-    between.
+    """An operand of an MMA, as numbers of nodes.
+
+    `value` is the operand, `reads` and `products` are the reads and MMAs that it is computed from, and `between` are
+    the operations between these and the operand.
     """
 
     value: int
@@ -44,7 +46,7 @@ class ProductFacts:
     into: int | None
 
     def side(self, rows_on_n: bool) -> tuple[Dims, Dims, OperandFacts, OperandFacts]:
-        """Return (M, N, A, B): the dimensions of M and of N, the operand with rows (A), the operand with columns (B).
+        """Return (M, N, A, B): the dimensions of M and of N, the operand with M (A) and the operand with N (B).
 
         With `rows_on_n` the atom's rows run along N: the MMA is computed transposed, and the result is (N, M, B, A).
         """
@@ -91,7 +93,7 @@ def _operand_facts(nodes: Sequence[ValueFacts], value: int) -> OperandFacts:
 
 
 def _accumulated_mma(nodes: Sequence[ValueFacts], start: int, dims: Dims) -> int | None:
-    """Return the node number of the earlier MMA to whose result this MMA adds its own; None if there is none.
+    """Return the node number of the earlier MMA to whose result this MMA adds its products; None if there is none.
 
     `start` is the node number of this MMA's accumulator input, `dims` are its dimensions, `nodes` the values of the
     program's graph. The earlier result may have been rescaled before: from a node that is no MMA, the search goes on to

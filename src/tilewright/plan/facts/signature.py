@@ -112,11 +112,12 @@ def _mergeable_groups(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def _can_merge(facts: Facts, outer: tuple[str, ...], inner: tuple[str, ...]) -> bool:
-    """True if two neighbouring groups of dimensions form one flat index in every value and access that has them.
+    """True if two groups of dimensions form one flat index in every value and access that has them.
 
-    `outer` and `inner` are the groups, each outermost dimension first; `facts` is the analysed program. Also False in
-    these cases: one of them is a loop's axis, is scanned or is masked; the grid may split only one of them; an access
-    has them in a sliding window with a third dimension; or no value has them.
+    `outer` and `inner` are the groups, each outermost dimension first; the flat index is outer * (elements of `inner`)
+    + inner. `facts` is the analysed program. Also False in these cases: one of them is a loop's axis, is scanned or is
+    masked; the grid may split only one of them; an access has them in a sliding window with a third dimension; or no
+    value has them.
     """
     a, b = outer[-1], inner[-1]
     special = set(facts.loops) | facts.scanned | facts.masked_dims

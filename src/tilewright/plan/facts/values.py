@@ -49,7 +49,10 @@ class ValueFacts:
 
     @property
     def place(self) -> AccessFacts:
-        """The AccessFacts (coordinates and strides in memory) of this node, which must be a read or a write."""
+        """The AccessFacts (coordinates and strides in memory) of this node.
+
+        An assertion fails unless the node is a read or a write.
+        """
         assert self.access is not None
         return self.access
 
@@ -57,8 +60,8 @@ class ValueFacts:
 def behind(nodes: Sequence[ValueFacts], start: int, stop_at: Collection[str] = ()) -> Iterator[int]:
     """Yield the number of the node `start`, and the numbers of all nodes that it is computed from, each once.
 
-    `nodes` are the values of a program's graph. The operands of a node whose operation is named in `stop_at` are not
-    followed; the node itself is yielded.
+    `nodes` are the values of a program's graph. The order is depth first, the last operand first. The operands of a
+    node whose operation is named in `stop_at` are not followed; the node itself is yielded.
     """
     pending, seen = [start], set()
     while pending:
