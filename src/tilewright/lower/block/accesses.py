@@ -198,7 +198,7 @@ def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
     return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
 
 
-def is_outside(access: TileAccess) -> Formula:
+def out_of_bounds_formula(access: TileAccess) -> Formula:
     """Return a formula of type bool: true for an element of which a coordinate in `access` is out of bounds."""
     data = access.formulas()
     outside: Formula | None = None

@@ -271,7 +271,7 @@ class Workgroups:
         """
         low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)
-        scope.means(known)
+        scope.set_values(known)
         scope.parts.clear()
         for d in scope.reach.keys() & scope.symbols.keys() & _set_symbols(low):
             scope.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(scope.number(d), dtypes.i64))

@@ -44,7 +44,7 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     )
 
 
-def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
+def is_only_operand_b(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
     """True if each user of the result of the read `op` is an MMA that has it as operand B, and not as operand A.
 
     `users_of` is {value: the operations that use it}. Also True if nothing uses the result.

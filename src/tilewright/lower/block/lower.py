@@ -125,7 +125,7 @@ def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
             continue
         if step.name == "yield":
             return tuple(env[v] for v in step.operands)
-        for value, tile in zip(step.results, low.done(step), strict=step.name != "allocate"):  # memory is no tile
+        for value, tile in zip(step.results, low.lower(step), strict=step.name != "allocate"):  # memory is no tile
             env[value] = kept(low, step, value, masks.mask_tail(low, step, tile))
     return ()
 

@@ -1,7 +1,7 @@
 """The state of the lowering from tile to block programs, and the table of its rules (one for each operation).
 
 A rule emits block operations for one tile operation. It takes the Lowering: the program and its plan, the scope, the
-storage, the writer. Rules do not import each other to lower the operations inside of an operation: `block` and `done`
+storage, the writer. Rules do not import each other to lower the operations inside of an operation: `block` and `lower`
 look them up.
 """
 
@@ -112,7 +112,7 @@ class Lowering:
         """
         return self.rules.block(self, block)
 
-    def done(self, op: Op) -> tuple[Tile, ...]:
+    def lower(self, op: Op) -> tuple[Tile, ...]:
         """Lower one tile operation by the rule for its name, which emits block operations; return the Tiles of its
         results.
 

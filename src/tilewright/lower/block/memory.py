@@ -16,7 +16,13 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import access_form
 from tilewright.ir.tile_formulas import call
 from tilewright.lower.block import dynamic_bounds, halo, in_place
-from tilewright.lower.block.accesses import TileAccess, access_of, bounds_marks, is_outside, ranges_out_of_bounds
+from tilewright.lower.block.accesses import (
+    TileAccess,
+    access_of,
+    bounds_marks,
+    out_of_bounds_formula,
+    ranges_out_of_bounds,
+)
 from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, load
 from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.materialise import is_row_read_again
@@ -92,7 +98,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         formula = _gathered(storage, access, kind, parts, marks, other)
     elif low.bound.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         formula = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
-    elif only_in_padding and low.bound.packed and in_place.is_right(low.users, op):
+    elif only_in_padding and low.bound.packed and in_place.is_only_operand_b(low.users, op):
         pass  # packed panels have zeros past the end
     elif any(marks) and "bounds" not in op.attrs and in_place.is_read_in_place(low, op):
         storage.marks_of_load[Load(access.tensor, access.at)] = marks
@@ -183,7 +189,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
     `access` has the coordinates of the read, and `dims` are its dimensions; `parts` is {dimension: (first index,
     extent)}. Elements do not count where a conditional around the read is false, or past a data-dependent end.
     """
-    out_of_bounds = is_outside(access)
+    out_of_bounds = out_of_bounds_formula(access)
     for mask in low.scope.masks:
         out_of_bounds = Formula(
             "and_", (out_of_bounds, dynamic_bounds.squeezed(low, mask, dims, "the condition", op).formula)

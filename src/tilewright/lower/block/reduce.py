@@ -179,7 +179,8 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     _, held = storage.load_of(storage.stored(replace(tile, parts=part(as_expr(0))), name="some"))
 
     def add(now: Parts, more: Formula) -> None:
-        """Emit code that combines the elements `more` with the register tensor; `now` has their (first index, extent).
+        """Emit code that combines the elements `more` with the register tensor; `now` is {dimension: (first index,
+        extent)}.
         """
         so_far = storage.held(held.tensor, tile.dims, now).formula
         storage.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))

@@ -193,7 +193,7 @@ def write(low: Lowering, group: FusedRows) -> None:
             for value in group.given:
                 storage.env[value] = _cut(storage.env[value], group.row, part)
             for op in group.ops:
-                for value, tile in zip(op.results, low.done(op), strict=True):
+                for value, tile in zip(op.results, low.lower(op), strict=True):
                     if value not in tensor_of:
                         storage.env[value] = kept(low, op, value, tile)
                         continue

@@ -105,7 +105,7 @@ class TileScope:
         yield
         self.facts = facts
 
-    def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
+    def set_values(self, symbols: Mapping[Symbol, Expr | int]) -> None:
         """Set the values of all symbols to `symbols`, {symbol: a number, or an expression of workgroup ids}; former
         values are dropped.
         """

@@ -149,7 +149,7 @@ class Write:
         past = [d for d in self.dims if _is_past(low, d)]
         if not past:
             return w.view(self.access.tensor, self.over, self.places())
-        walks = {d: walk for d, walk in low.task.walks.items() if self._is_in_memory(d)}
+        walks = {d: walk for d, walk in low.task.walks.items() if self._has_coordinate_along(d)}
         sizes: list[Size] = []
         for d, n in zip(self.dims, self.sizes, strict=True):
             walk = walks.get(d)
@@ -173,7 +173,7 @@ class Write:
         exact_view = w.view(self.access.tensor, exact_axes, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(exact_view, self.over, at)
 
-    def _is_in_memory(self, dim: Expr) -> bool:
+    def _has_coordinate_along(self, dim: Expr) -> bool:
         """True if a memory coordinate of this write depends on the index along the dimension `dim`."""
         return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 

@@ -42,9 +42,9 @@ def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
 def unmasked_run(low: Lowering, run: KRun, conditions: tuple[Condition, ...], k: Expr, parts: Parts) -> KRun:
     """Return the K iterations `run` without those at its start and end in which a mask is false over the whole tile.
 
-    `conditions` has (expression that is >= 0 where a mask is true, dimensions of the mask). One that is not linear in
-    the iteration is ignored. `k` is the dimension K; `parts` maps dimensions to (first index, extent). `run` itself is
-    returned if nothing is left out.
+    `conditions` has (expression that is >= 0 where a mask is true, dimensions of the mask). A condition is ignored if
+    it is not linear in the iteration, or has a dimension that `parts` lacks. `k` is the dimension K; `parts` is
+    {dimension: (first index, extent)}. `run` itself is returned if nothing is left out.
     """
     number = symbol("number", 0, None)
     first, end = as_expr(run.first), as_expr(run.end)
