@@ -125,7 +125,7 @@ def bounds_marks(scope: TileScope, access: TileAccess, images: Substitution) -> 
 
 
 def may_leave(e: Expr, size: Size | Expr) -> bool:
-    """True if the coordinate `e` may be out of bounds: its range is not known to lie within 0..size-1."""
+    """True if the coordinate `e` may be out of bounds: its range is not proved to lie within 0..size-1."""
     return not ((e >= 0) is ONE and (e < size) is ONE)
 
 
@@ -174,7 +174,7 @@ def ranges_out_of_bounds(
 
 
 def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
-    """Return the text of an error: which coordinate is not shown to be in bounds, and what the author can do about it.
+    """Return the text of an error: which coordinate is not proved to be in bounds, and what the author can do about it.
 
     The text names the first coordinate of `access` for which `marks` is True. `dims` are the dimensions of the tile.
     Example: "coordinate 1, N + 1, cannot be shown to be at least 0 and below 64: add otherwise=0".

@@ -37,8 +37,8 @@ COARSE = 16
 def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """Return the lazy Tiles (formulas) of the operands of `op`, for a result with the dimensions `dims`.
 
-    An operand that lacks some of `dims` is repeated along them. If its formula is expensive, code is emitted that
-    stores it first, and its Tile loads from there.
+    An operand that lacks some of `dims` is repeated along them. If the formula of such an operand is expensive, code is
+    emitted that stores the operand first, and its Tile loads the stored elements.
     """
     return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
@@ -211,11 +211,11 @@ def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
 
 
 def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
-    """Return a tile with the bits of `tile`, an integer tile, in elements of another width, which `kind`, the type of
-    the result, states.
+    """Return a tile with the bits of the integers in `tile` as elements of another width: those of the type `kind`.
 
     Integers are split or joined along the last dimension, the lowest bits first: one i32 becomes two i16, or two i16
-    become one i32. The elements get the type of `kind` at the end, by an emitted bitcast if that is no integer type.
+    become one i32. If the element type of `kind` is no integer, a bitcast to that type is emitted. `kind` also has the
+    dimensions of the result.
     """
     *outer, last = kind.dims
     before = tile.dims[-1]
@@ -334,9 +334,9 @@ def _refuse_open(op: Op, parts: Parts) -> None:
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower an `extract`; return (result tile,): one element of the operand, without dimensions.
 
-    The attribute `offset` is its row-major number, or its index along each dimension; negative ones count from the end.
-    Raise an ExecutionError if one is out of range, and a ProgramError if a size of the operand is known only at the
-    call.
+    The attribute `offset` is the element's row-major number, or its index along each dimension; negative numbers count
+    from the end. Raise an ExecutionError if a number is out of range, and a ProgramError if a size of the operand is
+    known only at the call.
     """
     tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
@@ -431,9 +431,10 @@ def _computed(
 ) -> Tile:
     """Return the lazy Tile of an expression `e` of sizes, of elements of `values`, and of symbols that set_symbol set.
 
-    `values` is {symbol: tile value whose element it stands for}; `dtype` is the tile's type. `dims` are its dimensions;
-    None: those of the values of its symbols. Checks are emitted that symbols which set_symbol set are in their range.
-    `op` is the operation that errors name.
+    `values` is {symbol: the tile value of which the symbol stands for an element}; `dtype` is the type of the result.
+    `dims` are its dimensions; None: those of the values of its symbols. Values with an expensive formula are stored
+    first, and checks are emitted that symbols which set_symbol set are in their range. `op` is the operation that
+    errors name.
     """
     numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)

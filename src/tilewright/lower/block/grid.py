@@ -213,10 +213,10 @@ class Workgroups:
         """Emit the program for all workgroups, in loops over their ids.
 
         With `tasks`, no loops are emitted: the ids are the symbols of these ranges, one for each grid dimension, the
-        first grid dimension last. `body()` emits the program of one workgroup. It is called in a branch for each kind
-        of workgroup (workgroups whose tiles have the same widths); raise a ProgramError if there are more than 24
-        (MOST) kinds. With open sizes (known only at the call), it is called once, without branches or limit. Nothing is
-        emitted if a grid dimension has 0 workgroups.
+        first grid dimension last. `body()` emits the program of one workgroup. There is a branch, with a call of
+        `body()`, for each kind of workgroup (workgroups whose tiles have the same widths); raise a ProgramError if
+        there are more than 24 (MOST) kinds. With open sizes (known only at the call), `body()` is called once, without
+        branches or limit. Nothing is emitted if a grid dimension has 0 workgroups.
         """
         if 0 in self.counts:
             return

@@ -145,7 +145,8 @@ def weight(formula: Formula) -> int:
 
 
 def divided(size: Size, by: int) -> tuple[Size, Size]:
-    """Return (quotient, remainder) of a size divided by a number; expressions, if the size is known only at the call.
+    """Return (quotient, remainder) of `size` divided by the number `by`: ints, or expressions if `size` is known only
+    at the call. (0, size) if `size` is always less than `by`.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divided(70, 32), divided(symbol("M", 1, 99), 32)

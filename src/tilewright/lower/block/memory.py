@@ -251,8 +251,9 @@ def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit the atomic `op`, which combines a tile with memory; return (result tile,).
 
     If something uses the result, or no machine has an atomic instruction for the type, a loop over single elements is
-    emitted, and the result tile has the old elements of memory. Otherwise the result tile is the operand's tile.
-    Nothing is emitted for a tile or memory without elements. Raise a ProgramError for bools.
+    emitted, and the result tile has the old elements of memory. Otherwise the result tile is the operand's tile. For a
+    tile or memory without elements, nothing is emitted, and the result tile is the operand's tile too. Raise a
+    ProgramError for bools.
     """
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)

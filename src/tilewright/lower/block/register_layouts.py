@@ -56,8 +56,8 @@ class FragmentLayout:
     def distribution(self, sizes: tuple[object, ...]) -> Distribution | None:
         """Return the layout over lanes of a register tensor of the shape `sizes`: (rows,) or (rows, columns).
 
-        None if the shape has another rank, if its first extent is not `self.rows`, or if the columns are no int, or not
-        those of an atom's tile on each group of waves along N.
+        None if the shape has another rank, or if its first extent is not `self.rows`. None also if columns are no int,
+        or if the columns of each group of waves are not those of an atom's tile (`self.atoms`).
         """
         if not sizes or sizes[0] != self.rows or len(sizes) > 2:
             return None

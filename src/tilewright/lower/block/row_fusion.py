@@ -124,7 +124,7 @@ def _group(
     - the operations are in no conditional on data, while loop or loop with data-dependent limits;
     - there is a reduction, and each reduction accumulates in its result's own type;
     - all sizes are numbers other than 0;
-    - all results share a dimension that none reduces: the rows.
+    - all results share a dimension longer than 1 that none reduces: the rows.
 
     `at_once` is a power of two for which L1 holds the values. If memory is contiguous from row to row, and L1 holds
     less than a vector of rows, it is the number of rows in a cache line. `early` are the operations in front of the

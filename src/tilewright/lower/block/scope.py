@@ -282,8 +282,8 @@ class TileScope:
     def refuse_data_dependent(self, op: Op) -> None:
         """Raise a ProgramError if `op` needs all elements along a dimension with a data-dependent start or end.
 
-        Such operations are scans and topk along that dimension, and reshape, extract or debug_log of a tile that has
-        it.
+        The operations that do are scans and topk along that dimension, and reshape, extract or debug_log of a tile that
+        has it.
         """
         moved = {*self.ends, *self.bases}
         if not moved:

@@ -47,7 +47,7 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
     dimension is among `dims`.
 
     A condition is an expression of coordinates, 1 where it holds. If its index or limit depends on data, it is a
-    formula that loads these data.
+    formula that loads these data, and run-time checks of symbols that set_symbol set are emitted.
     """
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
@@ -190,8 +190,8 @@ class Write:
         return {"over": over, "where": tuple(where) or None, "at": at}
 
     def memory(self) -> tuple[Value, ...]:
-        """Return the operands of a scatter, gather or atomic: the tensor that is written, then for each symbol in
-        "where" of `attrs` the tensor that holds its value.
+        """Return the memory operands of a scatter, gather or atomic: the tensor that is written, then for each symbol
+        in "where" of `attrs` the tensor that holds its value.
         """
         return self.access.tensor, *(f.tensor for f in self.where.values())
 

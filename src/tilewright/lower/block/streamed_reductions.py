@@ -146,8 +146,9 @@ def _of_parts(low: Lowering, group: StreamedReductions, early: Sequence[Op]) -> 
     """Return `group` with `at_once` set to parts for which L1 holds the values; None if L1 holds all of the dimension,
     or not even one index of it.
 
-    None also if vectors cannot go along a dimension that `group` does not reduce, or if an extent is 0 or not known at
-    launch. `early` are the operations in front of the group that have no Tiles yet.
+    None also if vectors cannot go along a dimension that `group` does not reduce, if an extent is 0 or not known at
+    launch, or if the dimension is the axis of a loop whose last tile is padded. `early` are the operations in front of
+    the group that have no Tiles yet.
     """
     scope, dim = low.scope, group.dim
     values = {v for op in (*group.inside, *group.last) for v in (*op.operands, *op.results)}

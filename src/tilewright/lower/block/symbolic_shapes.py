@@ -98,7 +98,7 @@ def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
     """Return {open size: its name in the block program}, for the symbols `sizes`; a name in lower case gets `OPEN_` in
     front.
 
-    All other names in a block program are in lower case, so names are unique.
+    All other names in a block program are in lower case, so none of them is the same as one of these.
 
     >>> list(parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
     ['N', 'OPEN_m', 'M']

@@ -151,11 +151,12 @@ class Tasks:
     def _set_begins(
         self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]
     ) -> list[Range]:
-        """Set the first index of a task's part along each dimension: the task's index there times the part's extent.
+        """Set the first index of a task's part along each dimension in the scope: (index of the task there) * (extent
+        of the part).
 
         `counts` is {dimension: number of tasks along it}, `places` is {dimension: index of the current task along it}.
-        The first index is emitted as a `let`; it is 0 if there is one task. Return [range, ...]: those of `ranges` with
-        more than one task.
+        The first index is emitted as a `let`; it is 0 if there is one task. Return a list of those of `ranges` that
+        have more than one task.
         """
         for d, place in places.items():
             width, count = most(self.low.scope.parts[d][1]), counts[d]
@@ -336,8 +337,8 @@ class Tasks:
 
 
 def _independent(ops: list[Op], dim: Expr) -> list[Op]:
-    """Return the operations of `ops` that have no value with the dimension `dim`, use no result of an operation that
-    has, and write no memory.
+    """Return the operations of `ops` that do not depend on the index along `dim`: they have no value with that
+    dimension, write no memory, and use only results of such operations and values from outside `ops`.
     """
     independent: list[Op] = []
     dependent: set[Value] = set()

@@ -211,8 +211,8 @@ class BlockWriter:
     ) -> Value:
         """Emit the allocation of a register tensor in the layout of an atom's operand, and return the tensor.
 
-        `operand` names the atom and its operand a, b or c, as in "ATOM.c". `waves` is (groups of waves along the rows
-        of the operand, groups along its columns) that share the tensor.
+        `operand` names the atom and its operand a, b or c, as in "ATOM.c". `waves` is the grid of groups of waves that
+        share the MMA: (groups along M, groups along N).
         """
         groups = None if waves == (1, 1) else (as_expr(waves[0]), as_expr(waves[1]))
         return self._alloc_registers(dtype, sizes, Distribution(operand=operand, waves=groups), name)

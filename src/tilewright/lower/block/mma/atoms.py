@@ -81,7 +81,7 @@ def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
 
 def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionLoop], late: bool) -> list[KLoop]:
     """Return the K loops to emit (KLoops) for the loops of `order`, outermost first. If K is first in `order`, and a
-    second time, the first loop goes over blocks of K, and the second over the steps of a block.
+    second time, the first loop iterates over blocks of K, and the second over the steps of a block.
 
     With `late`, the first block of K is a run of its own, during which the results of the previous accumulator tile are
     stored. `left` is operand A, which may limit loops over filter taps.

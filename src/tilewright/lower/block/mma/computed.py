@@ -94,7 +94,8 @@ class Computed(OperandSource):
 
         The step has (rows, deep) elements of A, from row `row` and K index `k` on. If n neighbours along K share an
         element of the argument, only deep / n elements of a row are copied. Several copies are emitted if the machine's
-        bulk copy cannot have as many rows.
+        bulk copy cannot have as many rows. `low.storage.shared_loads[copy]` is set to "ring": a copy of a pipeline
+        stage.
         """
         p, w, (held, neighbours) = self.product, self.product.w, self.tiles[each]
         copies = -(-rows // p.low.machine.bulk_copy.box_extent)

@@ -70,11 +70,11 @@ def lane_sums(product: MatrixProduct, kernel: LaneKernel, wide: DType, start: Fo
 
 
 def by_lanes(product: MatrixProduct, kernel: LaneKernel, a: Tile, b: Tile, sums: Value) -> ProductParts:
-    """Return the ProductParts (operand sources, loops, multiply step) of sums += a * b by vectors; `kernel` has their
-    length.
+    """Return the ProductParts (operand sources, loops, multiply step) of sums += a * b by vectors along a dimension
+    that A, B and C share.
 
-    B is packed before the program runs. Raise a ProgramError if A is no plain load, or B no argument that can be
-    packed.
+    `kernel` has the length of a vector, and names that dimension and the rows. B is packed before the program runs.
+    Raise a ProgramError if A is no plain load, or B no argument that can be packed.
     """
     source = only_load(a.formula)
     if source is None:
@@ -139,8 +139,8 @@ class PackedLanes(OperandSource):
     def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> PackedLanes:
         """Return the source of operand `b` of an MMA, packed in the accumulator's type `wide` before the program runs.
 
-        Its dimensions are the batch, then the summed ones, then the one of the vectors. Raise a ProgramError if `b` is
-        no argument that can be packed.
+        The packed order is [block of N][batch dimensions][taps][K][N of the block], with the plan's blocks of N. Raise
+        a ProgramError if `b` is no argument that can be packed.
         """
         low, axes = product.low, product.axes
         dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]

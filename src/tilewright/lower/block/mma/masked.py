@@ -26,11 +26,12 @@ Condition = tuple[Expr, tuple[Expr, ...]]
 
 
 def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
-    """Return the masks of the MMA `op`, each as (expression, dimensions); a mask is true where its expression is >= 0.
+    """Return the masks of the MMA `op`, each as (expression, dimensions of the mask); a mask is true where its
+    expression is >= 0.
 
-    For an element for which a mask is false, the MMA adds nothing, or its result is not used. The result is () in three
-    cases: the plan has no pipeline; consumers take tasks in turn (ping-pong); or the program's own loop is around the
-    MMAs, because that loop skips masked iterations itself.
+    The MMA adds nothing where a mask is false, or its result is not used there. The result is () in three cases: the
+    plan has no pipeline; consumers take tasks in turn (ping-pong); or the program's own loop is around the MMAs,
+    because that loop skips masked iterations itself.
     """
     roles = low.plan.pipeline
     if roles is None or roles.pingpong or low.bound.loop_tiles:

@@ -60,7 +60,7 @@ class AtomProduct(MatrixProduct):
 
     @property
     def taps(self) -> dict[Expr, int]:
-        """{filter tap: number of its indices in one K step}, for the taps of which a K step has several; a tap is a
+        """{filter tap: number of its indices in one K step}, without taps of which a K step has one index; a tap is a
         reduction dimension beside K.
         """
         return {d: n for d, n in zip(self.axes.deep, self.microkernel.taps, strict=False) if n > 1}

@@ -60,8 +60,8 @@ class OperandSource:
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, unrolled) of the loop over `dim`, a reduction dimension beside K such as a filter tap.
 
-        Here the loop covers all indices, and `unrolled` is False. Subclasses override it to leave out indices out of
-        bounds.
+        Here the loop covers all indices, and `unrolled` is False. Subclasses override it to leave out indices for which
+        elements are out of bounds.
         """
         return as_expr(0), as_expr(self.product.width(dim)), False
 

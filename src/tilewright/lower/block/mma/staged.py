@@ -47,9 +47,9 @@ class Staged(OperandSource):
         """Return the source of an operand that is copied to shared memory; emit the allocation of its shared tile.
 
         `product` is the MMA with its plan, `tile` the operand, `dim` its M or N (None: it has none). An operand that is
-        no argument of the atom's type is first stored as such a tensor. If the plan does all of K at once, the copies
-        to shared memory are emitted here too, and an A that the atom takes from registers is also loaded to registers.
-        Raise a ProgramError if K is padded and the operand is not proved to be zero there.
+        no plain load of the atom's type is stored first. If the plan does all of K at once, the copies to shared memory
+        are emitted here too, and an A that the atom takes from registers is also loaded to registers. Raise a
+        ProgramError if K is padded and the operand is not proved to be zero there.
         """
         operand_layout = product.microkernel.atom.a if dim is product.axes.m else product.microkernel.atom.b
         is_argument = is_given(tile, operand_layout.dtype)

@@ -72,7 +72,7 @@ class TiledTask:
         epilogue.
 
         The epilogue of a block is the operations that use its accumulators. A ragged last block, if A is read in place,
-        has code of its own.
+        has code of its own. `self.registers` is set to {MMA: TaskRegisters}.
         """
         self.registers = {}
         low, operand_registers_of = self.low, dict[tuple[Microkernel, tuple[bool, bool]], OperandRegisters]()
