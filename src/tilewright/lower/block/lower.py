@@ -147,14 +147,13 @@ def lower_tiles(
     """Lower a tile program to a block program; return it with its arguments, run-time reports and packing programs
     (Lowered).
 
-    `symbols` is {size: value}, and `shapes` is {argument: extents}. Both have numbers, or expressions of the sizes in
-    `opened` (known only at the call), which become parameters. `bound` is the program with its plan. `free` are the
-    loops whose result does not depend on the tile size. With `logs`, each debug_log label gets an extra argument;
-    otherwise debug_log emits nothing. `workgroups` is for a grid program: {symbol that depends on workgroup ids: its
-    expression}. With `lenient`, symbols that set_symbol sets may have values outside their range. `written` are
-    arguments that the caller knows to be written completely; for all others, this function finds out. Raise a
-    ProgramError for an operation, a plan or an access that cannot be compiled, and an ExecutionError for sizes that are
-    wrong in any call, such as a read out of bounds.
+    `symbols` is {size: value}, `shapes` is {argument: extents}: numbers, or expressions of the sizes in `opened` (known
+    only at the call), which become parameters. `bound` is the program with its plan. `free` are the loops whose result
+    does not depend on the tile size. With `logs`, each debug_log label gets an extra argument; otherwise debug_log
+    emits nothing. `workgroups` is for a grid program: {symbol that depends on workgroup ids: its expression}. With
+    `lenient`, symbols that set_symbol sets may have values outside their range. `written` are arguments that the caller
+    knows to be written completely. Raise a ProgramError for what cannot be compiled, and an ExecutionError for a fault
+    that every call would have, such as a read out of bounds.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> from tilewright.plan.kernel import KernelProgram
