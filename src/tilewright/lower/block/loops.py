@@ -347,7 +347,10 @@ def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
     scope = low.scope
     axis: Expr = op.attrs["axis"]
     if scope.masks or axis in scope.parts or axis in scope.bases:
-        raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
+        raise ProgramError(
+            f"{op_text(op)}: natively, only a loop over all of {axis}, outside of conditionals, has limits in data",
+            op.loc,
+        )
     limits, tile = _limits(low.program, op), _stated(low, axis)
     if tile is None:
         raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
@@ -550,7 +553,9 @@ def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> t
         yielded = low.block(body)
         for yes, no in zip(yielded, stored, strict=True):
             if yes.parts != no.parts:
-                raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
+                raise ProgramError(
+                    f"{op_text(op)}: its body and its operand give different parts of a dimension", op.loc
+                )
             if 0 not in no.sizes:
                 low.storage.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
     return tuple(stored) if op.results else ()

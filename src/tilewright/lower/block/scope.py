@@ -213,7 +213,7 @@ class TileScope:
         begin = Substitution({**known, s: first})(dim)
         size = Substitution({**known, s: first + width})(dim) - begin
         if not isinstance(size, Const) and not (isinstance(width, Expr) and is_proved(size)):
-            raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
+            raise ProgramError(f"the extent of {dim} is not the same in every tile of {s}")
         return begin, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:

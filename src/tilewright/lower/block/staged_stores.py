@@ -206,4 +206,6 @@ def _check_overhang(scope: TileScope, write: Write) -> None:
         past: dict[Expr, Expr] = {scope.coordinate(d): symbol("past", extent)}
         images = Substitution(past)
         if not any((images(e) >= n) is ONE for e, n in zip(write.access.at, write.access.shape, strict=True)):
-            raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")
+            raise ProgramError(
+                f"padding past the end of {d} cannot be proved to be out of bounds of the written argument"
+            )

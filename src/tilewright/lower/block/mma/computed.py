@@ -81,7 +81,7 @@ class Computed(OperandSource):
             elif not any(c in e.symbols for e in coordinates):
                 formula_of[each] = load(self._row_values(each, i, coordinates, (rows, deep)), i, c)
             elif any(mark for _, mark in marked(coordinates, each.tensor.type.shape)):
-                raise ProgramError(f"%{each.tensor.name}: what a factor is computed from ends within a step of K")
+                raise ProgramError(f"%{each.tensor.name}, from which operand A is computed, ends within a K step")
             else:
                 formula_of[each] = load(each.tensor, *coordinates)
         formula = converted(self.tile.formula, self.tile.dtype, p.microkernel.atom.a.dtype)

@@ -129,7 +129,9 @@ class HaloOfA(HaloSource):
         axes, digits = split(over, places)
         box = image_of([digits(x) for x in places], axes)
         if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in deep) * p.microkernel.rows * self.slab:
-            raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
+            raise ProgramError(
+                "halo tile: what all taps read of A is no box in memory, or the box has no fewer elements"
+            )
         self.held = (self._box(box, k) if self.walk is None else self._lines(box, k, self.walk)), box
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
@@ -276,7 +278,9 @@ class AllOfB(BesideHalo):
         used = {s for e in self.operand_load.at for s in e.symbols}
         dims = [d for d in (p.axes.n, *p.axes.around) if p.low.scope.coordinate(d) in used]
         if any(p.parts[d][0].symbols for d in dims):
-            raise ProgramError("which part of B a task reads depends on the task")
+            raise ProgramError(
+                "halo tile: all of B is copied before the first task, but tasks read different parts of B"
+            )
         deep = list(p.axes.deep)
         counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in deep)]
         with p.low.before_tasks():

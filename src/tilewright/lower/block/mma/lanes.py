@@ -78,7 +78,7 @@ def by_lanes(product: MatrixProduct, kernel: LaneKernel, a: Tile, b: Tile, sums:
     """
     source = only_load(a.formula)
     if source is None:
-        raise ProgramError("products by lanes read their factors where they lie")
+        raise ProgramError("mma by vectors: operand A is computed here; it must be read in place")
     left = LaneVectors(product, source, kernel.lanes)
     right = PackedLanes.of(product, b, sums.type.dtype)
     depth = product.low.bound.depth
@@ -148,7 +148,7 @@ class PackedLanes(OperandSource):
         order = LaneOrder(wide, numbers, low.scope.number(axes.n), low.bound.blocks[axes.n])
         packed = packed_before(low, b, (*dims, axes.n), order)
         if packed is None:
-            raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
+            raise ProgramError("mma by vectors: operand B is packed before the program; it must be an argument")
         return cls(product, packed, dims)
 
     def vectors(self) -> Value:

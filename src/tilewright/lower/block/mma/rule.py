@@ -159,7 +159,7 @@ def _with_atom(
     if total is None:
         total, is_zero = room_for_sums(storage, kernel, axes, c, request.inner, request.wide, request.start)
     if low.bound.halo_taps is not None and total not in storage.sums:
-        raise ProgramError("the sums of a task do not stay in registers")
+        raise ProgramError("halo tile: the accumulator of a task does not stay in registers")
     storage.carried_tensors[request.op.results[0]] = total
     product = AtomProduct(low, kernel, axes, request.parts, c)
     product.masks = masks_on_product(low, request.op)

@@ -60,7 +60,7 @@ class Staged(OperandSource):
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
         is_direct = is_argument and product.ends_in_zeros(source)
         if not is_direct and product.axes.k in product.low.scope.past:
-            raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
+            raise ProgramError(f"mma: an operand cannot be proved to be zero in the padding of {product.axes.k}")
         if not is_direct:
             over, images = product.low.storage.axes(dims, product.parts)
             view = product.w.view(source.tensor, over, marked([images(e) for e in source.at], source.tensor.type.shape))
