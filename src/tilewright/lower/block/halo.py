@@ -86,8 +86,8 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
     The Box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` is {dimension in
     `dims`: (first index, extent)}. None if the Box has no fewer elements than the lane's reads, so that a copy saves
-    nothing; if coordinates are not linear; if the plan does not unroll the products of K (`unrolled_terms`); or if an
-    extent is known only at the call.
+    nothing; if a coordinate is not linear or has a negative factor; if the plan does not unroll the products of K
+    (`unrolled_terms`); or if an extent is known only at the call.
     """
     lane_dims = [d for d in dims if is_in_window(low.bound, d)]
     sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]

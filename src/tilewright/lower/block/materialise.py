@@ -55,11 +55,12 @@ def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
 
 
 def near(low: Lowering, value: Value) -> Tile:
-    """Return the Tile of `value`; if several operations use it, and it fits the workgroup's own memory, emit code that
-    stores it there first.
+    """Return the Tile of `value`; if several operations use it, emit code that stores it in the workgroup's memory
+    first.
 
     A stored Tile replaces the old one in `low.storage.env`. Nothing is stored if the tile is there already, is one
-    number everywhere, or is a rounded accumulator.
+    number everywhere, or is a rounded accumulator. On machines with lanes, and with several waves, nothing is stored
+    either if the lanes' registers, where such tensors end up, have no room for it.
     """
     tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
     is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
