@@ -49,13 +49,14 @@ class TileAccess:
 
 
 def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extra: tuple[Value, ...]) -> TileAccess:
-    """Return the memory coordinates (a TileAccess) of the read or write `op`. `target` is the argument or allocated
-    memory that it accesses; `dims` are the dimensions of its tile.
+    """Return the memory coordinates of `op`, a read, write or atomic, as a TileAccess. `target` is the argument or
+    allocated memory that it accesses; `dims` are the dimensions of its tile.
 
-    Coordinates are the attribute `at`; without it, the index along each dimension of `target`, counted from the first
-    element of the memory if a workgroup allocates it. `extra` are the tiles from which `op` loads indices (indirect
-    access, `x[rows[i]]`); code is emitted that stores them, unless they are in memory. Raise a ProgramError if it
-    cannot be shown that an index is loaded from inside its tile.
+    The coordinates are the attribute `at` of `op`. Without it, they are the index along each dimension of `target`; in
+    memory that a workgroup allocates, they count from its first element. `extra` are the tiles from which `op` loads
+    indices (indirect access, `x[rows[i]]`); code is emitted that stores those that are no plain load. If coordinates
+    have symbols that set_symbol set, checks of their values are emitted too. Raise a ProgramError if it is not proved
+    that an index is loaded from inside its tile.
     """
     scope = low.scope
     tensor = low.arguments.tensor(target, scope, low.writer)
@@ -96,11 +97,11 @@ def access_of(low: Lowering, op: Op, target: Value, dims: tuple[Expr, ...], extr
 
 
 def with_data(low: Lowering, e: Expr, data: dict[Symbol, Load], dims: tuple[Expr, ...], op: Op) -> Expr:
-    """Return `e` with a fresh symbol in place of each symbol that set_symbol set; `data` gets {fresh symbol: Load of
-    its value}.
+    """Return `e` with a fresh symbol in place of each symbol that set_symbol set; add {fresh symbol: Load of its value}
+    to `data`.
 
-    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile. Checks at run time are emitted:
-    a value must be in the range of its symbol, and must be the same along dimensions that `dims` lacks.
+    `op` is the read or write that uses `e`, and `dims` are the dimensions of its tile. Run-time checks are emitted: a
+    value must be in the range of its symbol, and must be the same along dimensions that `dims` lacks.
     """
     images: dict[Symbol, Expr] = {}
     for s in sorted(e.symbols, key=lambda s: s.name):
@@ -118,26 +119,26 @@ def bounds_marks(scope: TileScope, access: TileAccess, images: Substitution) -> 
     """Return a tuple of bools, one for each memory coordinate of `access`: True if it may be out of bounds, False if it
     is proved to be in bounds.
 
-    `images` replaces the coordinates of dimensions by expressions that stay within the current parts.
+    `images` replaces the coordinate symbols of dimensions by expressions that stay within the current parts.
     """
     return tuple(not scope.is_inside(images(e), size) for e, size in zip(access.at, access.shape, strict=True))
 
 
 def may_leave(e: Expr, size: Size | Expr) -> bool:
-    """True if the coordinate `e` may be out of bounds: its range is not known to lie within 0..size-1."""
+    """True if the coordinate `e` may be out of bounds: its range is not proved to lie within 0..size-1."""
     return not ((e >= 0) is ONE and (e < size) is ONE)
 
 
 def marked(places: Sequence[Expr], shape: Sequence[Size | Expr]) -> list[tuple[Expr, bool]]:
-    """Return [(coordinate, True if it may be out of bounds)] for the coordinates `places` in a tensor of extents
+    """Return [(coordinate, True if it may be out of bounds), ...] for the coordinates `places` in a tensor of extents
     `shape`.
     """
     return [(e, may_leave(e, n)) for e, n in zip(places, shape, strict=True)]
 
 
 def memory_step(scope: TileScope, source: Load, dim: Expr) -> int | None:
-    """Return the distance in memory, in elements, between what `source` loads for neighbours along `dim`: `x[3*i + 1]`
-    -> 3.
+    """Return the distance in memory, in elements, between the two elements that `source` loads for neighbouring indices
+    of `dim`: `x[3*i + 1]` -> 3.
 
     0 if no coordinate depends on `dim`. None if the distance is not constant, if another coordinate than the last
     depends on `dim`, or if the tensor has no dimensions.
@@ -151,11 +152,11 @@ def memory_step(scope: TileScope, source: Load, dim: Expr) -> int | None:
 def ranges_out_of_bounds(
     scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]
 ) -> tuple[str, ...]:
-    """Evaluate the coordinates of an access at all elements of its tile; return () if every one is in bounds.
+    """Evaluate the coordinates of an access for all elements of its tile; return () if every one is in bounds.
 
-    Otherwise return a text for each coordinate: "-1..64 of 64" is the range that it reaches, and its extent. `dims` are
-    the tile's dimensions, of which all indices count. Raise a ProgramError if a size is known only at the call, or if
-    the tile has more than 4M (TABLED) elements; it names the first coordinate for which `marks` is True.
+    Otherwise return a text for each coordinate, with its range and extent: "-1..64 of 64". All indices of the tile's
+    dimensions `dims` are evaluated, not only the current part. Raise a ProgramError if a size is known only at the
+    call, or if the tile has more than 4M (TABLED) elements; it names the first coordinate for which `marks` is True.
     """
     sizes = tuple(scope.size(d) for d in dims)
     shape = tuple(n for n in sizes if isinstance(n, int))
@@ -173,7 +174,7 @@ def ranges_out_of_bounds(
 
 
 def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks: tuple[bool, ...]) -> str:
-    """Return the text of an error: which coordinate is not shown to be in bounds, and what the author can do about it.
+    """Return the text of an error: which coordinate is not proved to be in bounds, and what the author can do about it.
 
     The text names the first coordinate of `access` for which `marks` is True. `dims` are the dimensions of the tile.
     Example: "coordinate 1, N + 1, cannot be shown to be at least 0 and below 64: add otherwise=0".
@@ -189,14 +190,16 @@ def _unknown(scope: TileScope, access: TileAccess, dims: tuple[Expr, ...], marks
 
 
 def _inside(low: Lowering, e: Expr, size: Size, dims: tuple[Expr, ...]) -> bool:
-    """True if `e`, an expression of the coordinates of `dims` in their current parts, is shown to lie in 0..size-1."""
+    """True if `e`, an expression of the coordinates of `dims`, is proved to lie in 0..size-1 for all indices of their
+    current parts.
+    """
     parts: Parts = {d: low.scope.part(d) for d in dims}
     over = low.writer.axes([1 if parts[d][1] == 0 else parts[d][1] for d in dims])
     return low.scope.is_inside(low.scope.images(dims, parts, over)(e), size)
 
 
-def is_outside(access: TileAccess) -> Formula:
-    """Return a formula of type bool that is true for the elements of an access that are out of bounds."""
+def out_of_bounds_formula(access: TileAccess) -> Formula:
+    """Return a formula of type bool: true for an element of which a coordinate in `access` is out of bounds."""
     data = access.formulas()
     outside: Formula | None = None
     for e, size in zip(access.at, access.shape, strict=True):

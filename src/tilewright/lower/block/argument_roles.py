@@ -17,8 +17,8 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, LineLayout], numb
     "inout".
 
     "out" needs a proof that plain writes (not atomics) reach every element. A written argument with data-dependent
-    extents is "inout". `walks` maps dimensions that run along image lines to their LineLayout; `number(e)` replaces
-    known sizes in the expression e.
+    extents is "inout". `walks` is {dimension that runs along image lines: its LineLayout}; `number(e)` replaces known
+    sizes in the expression e.
     """
     ops = list(program.walk())
     if not any(op.name in WRITES and op.operands[1] is arg for op in ops):
@@ -31,11 +31,11 @@ def role_of(program: Program, arg: Value, walks: Mapping[Expr, LineLayout], numb
 def _covers(
     ops: list[Op], arg: Value, axes: tuple[Expr, ...], walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]
 ) -> bool:
-    """True if it is shown that one of the operations `ops` writes every element of the argument `arg`.
+    """True if it is proved that one of the operations `ops` writes every element of the argument `arg`.
 
-    Bodies of loops are searched too, unless the loop states a start. `axes` are the axes of the loops around `ops`; the
-    written tile must have all of them as dimensions. A write with the attribute `bounds` does not count. `walks` maps
-    dimensions that run along image lines to their LineLayout; `number(e)` replaces known sizes in the expression e.
+    Bodies of loops are searched too, but not of while loops. `axes` are the axes of the loops around `ops`; the written
+    tile must have all of them as dimensions. A write with the attribute `bounds` does not count. `walks` is {dimension
+    that runs along image lines: its LineLayout}; `number(e)` replaces known sizes in the expression e.
     """
     for op in ops:
         if op.name == "write" and op.operands[1] is arg and "bounds" not in op.attrs:
@@ -54,11 +54,12 @@ def _covers(
 
 
 def _reaches_all_by_form(op: Op, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> bool:
-    """True if the coordinates of the write `op` are shown, by their form, to reach every element of its argument.
+    """True if the form of the coordinates of the write `op` proves that they reach every element of its argument.
 
-    Each coordinate must count through iterators of its own, without gaps; neighbouring coordinates may be the digits
-    (mixed-radix parts) of one iterator. False if a coordinate is read from data. `walks` maps dimensions that run along
-    image lines to their LineLayout; `number(e)` replaces known sizes in the expression e.
+    Each coordinate must count through its extent without gaps, such as 4*i + j for j in 0..3, and no other coordinate
+    may have its iterators. Neighbouring coordinates may be the digits (mixed-radix parts) of one such index. False if a
+    coordinate is read from data. `walks` is {dimension that runs along image lines: its LineLayout}; `number(e)`
+    replaces known sizes in the expression e.
     """
     over = dict(zip(op.operands[0].type.dims, op.attrs["over"], strict=True))
     rows = {d: n.value if isinstance(n := number(d), Const) else None for d in walks}
@@ -83,7 +84,8 @@ def _reaches_all_by_form(op: Op, walks: Mapping[Expr, LineLayout], number: Calla
 
 
 def _reaches_all_by_values(op: Op, walks: Mapping[Expr, LineLayout], number: Callable[[Expr], Expr]) -> bool:
-    """True if the coordinates of the write `op`, all evaluated, reach every element of its argument.
+    """True if the coordinates of the write `op`, evaluated for all elements of its tile, reach every element of its
+    argument.
 
     False if a size is no number, or if any dimension runs along image lines (`walks`). `number(e)` replaces known sizes
     in the expression e.
@@ -95,10 +97,11 @@ def _reaches_all_by_values(op: Op, walks: Mapping[Expr, LineLayout], number: Cal
 
 
 def _without_digits(places: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
-    """Return the (coordinate, extent) pairs in `places`, with neighbours merged that are the digits of one index.
+    """Return the (coordinate, extent) pairs `places`, with neighbours that are the digits (mixed-radix parts) of one
+    index merged.
 
-    Digits are mixed-radix parts: (i//4, 3), (i%4, 4) becomes (i, 12). Two neighbours are merged if both coordinates
-    have the same symbols, and the second one's range is exactly 0 to its extent - 1.
+    (i//4, 3), (i%4, 4) becomes (i, 12). Two neighbours are merged if both coordinates have the same symbols, and the
+    range of the second is exactly 0 to its extent - 1.
     """
     merged: list[tuple[Expr, Expr]] = []
     for e, extent in places:

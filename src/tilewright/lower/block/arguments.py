@@ -46,9 +46,9 @@ class ArgumentTensors:
         """Return the block program's tensor for `arg`, a value of the tile program; the first call creates it.
 
         An argument gets the role "in" if it is never written, "out" if the program writes all of it and never reads it,
-        else "inout". An argument in `written` gets "out" in any case. In a grid program, and if an extent is not
-        exactly the dimension's size, "out" becomes "inout". A scalar has rank 0 and the role "in". For memory that the
-        program allocates, return the tensor given to `hold` before.
+        else "inout". An argument in `self.written` gets "out", whatever the program does with it. In a grid program,
+        and if an extent is not exactly the dimension's size, "inout" replaces "out". A scalar has rank 0 and the role
+        "in". For memory that the program allocates, return the tensor that `hold` recorded.
         """
         tensor = self._tensors.get(arg)
         if tensor is None:
@@ -68,8 +68,8 @@ class ArgumentTensors:
         return tensor
 
     def source(self, tensor: Value) -> Value | None:
-        """Return the argument of the tile program that has the tensor `tensor`; None if it belongs to allocated memory
-        or to nothing.
+        """Return the argument of the tile program of which `tensor` is the block program's tensor; None if there is
+        none, as for allocated memory.
         """
         return next((a for a in self.program.args if self._tensors.get(a) is tensor), None)
 
@@ -77,12 +77,12 @@ class ArgumentTensors:
         """Record that `tensor`, of extents `shape`, is the block program's tensor for `memory`, which the tile program
         allocates.
 
-        `origin` has the index, along each dimension of `memory`, of the tensor's first element.
+        `origin` is the first element's index along each dimension of `memory`.
         """
         self._tensors[memory], self.shapes[memory], self.origins[memory] = tensor, shape, origin
 
     def used(self, tensors: Collection[Value]) -> list[Value]:
-        """Return the tile program's arguments whose tensors are in `tensors`, in the order in which the program lists
-        them.
+        """Return the tile program's arguments whose block tensors are among `tensors`, in the order of the tile
+        program.
         """
         return [a for a in self.program.args if self._tensors.get(a) in tensors]

@@ -39,10 +39,10 @@ from tilewright.lower.block.storage import Storage
 def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
     """Return the memory coordinate of the index along `dim`, as an expression.
 
-    Usually it is the symbol of the index. In a loop with data-dependent limits, that symbol counts from the start of
-    the loop's current tile, so that the start is added. In a while loop over `dim` the coordinate is the loop's current
-    index alone. The start and the current index are in memory: each is a new symbol s here, and `data[s]` is set to the
-    Load of its value.
+    Usually it is the symbol of the index. In a loop with a data-dependent start, this symbol counts from the start of
+    the loop's current tile, so the result is symbol + start. In a while loop over `dim`, the result is the loop's
+    current index. The start and the current index are in memory: each becomes a new symbol s here, and `data[s]` is set
+    to the Load of its value.
     """
     in_while_loop = dim in storage.scope.walking
     base = storage.scope.bound[dim] if in_while_loop and isinstance(dim, Symbol) else storage.scope.bases.get(dim)
@@ -54,8 +54,8 @@ def coordinate(storage: Storage, dim: Expr, data: dict[Symbol, Load]) -> Expr:
 
 
 def place(scope: TileScope, dim: Expr) -> Formula:
-    """Return a formula (type i64) of the index along `dim`. In a loop with data-dependent limits, the start of the
-    loop's current tile is added.
+    """Return a formula (type i64) of the index along `dim`. In a loop with a data-dependent start, it adds the start of
+    the loop's current tile.
     """
     relative = formulas.index(scope.coordinate(dim), dtypes.i64)
     base = scope.bases.get(dim)
@@ -63,8 +63,8 @@ def place(scope: TileScope, dim: Expr) -> Formula:
 
 
 def in_range(scope: TileScope, dim: Expr) -> Formula | None:
-    """Return a formula (type bool): true if the index along `dim` is before the dimension's data-dependent end. None if
-    the end does not depend on data.
+    """Return a formula (type bool): true if the index along `dim` is before the dimension's data-dependent end. Return
+    None if the end does not depend on data.
     """
     end = scope.ends.get(dim)
     return None if end is None else call("lt", place(scope, dim), end.formula)
@@ -74,10 +74,10 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
     """Return the tile with `number` in place of elements past the ends of the dimensions `dims`; `number` is usually
     the neutral element of a reduction.
 
-    This concerns two kinds of dimensions: those with a data-dependent end, and axes of loops whose last tile is padded
-    (`scope.past`). Padding that another operation masks (`scope.unseen`) is left. A padded tile in registers is
-    overwritten by emitted code; any other tile gets a `select` in its formula. The tile is returned unchanged if `dims`
-    are of neither kind.
+    Two kinds of dimensions have such elements: those with a data-dependent end, and axes of loops whose last tile is
+    padded (`low.scope.past`). If another operation masks the padding of an axis (`low.scope.unseen`), it stays. A
+    padded tile in registers is overwritten by emitted code; any other tile gets a `select` in its formula. For other
+    `dims`, the tile is returned unchanged.
     """
     for d in dims:
         if d in low.scope.past and d not in low.scope.unseen:
@@ -90,12 +90,12 @@ def neutral(low: Lowering, tile: Tile, dims: tuple[Expr, ...], number: float) ->
 
 
 def _masked_end(low: Lowering, tile: Tile, dim: Expr, number: float) -> Tile:
-    """Return the tile with `number` past the end of `dim`, along which a loop's last tile may be padded.
+    """Return the tile with `number` past the end of `dim`, the axis of a loop whose last tile is padded.
 
-    A tile in registers is changed there by emitted code, in the last iteration only; any other gets a select in its
-    formula, and is stored first unless it is a plain load. The tile is returned unchanged in three cases: it is shown
-    not to pass the end; it is one number everywhere; or `number` is 0, and it loads from an argument that is only read,
-    which gives 0 there already.
+    A tile in registers is overwritten there by emitted code, which only the last iteration runs. Any other tile gets a
+    `select` in its formula, and is stored first unless it is a plain load. The tile is returned unchanged in three
+    cases: it is proved not to pass the end; it is one number everywhere; or `number` is 0, and the tile loads from an
+    argument that is only read, which gives 0 there already.
     """
     (first, width), end = tile.parts[dim], low.scope.past[dim]
     load = only_load(tile.formula)
@@ -116,6 +116,7 @@ def identity(reduction: str, dtype: DType) -> float:
     """Return the neutral element of the reduction `reduction` in the type `dtype`, a number.
 
     For "sum" it is 0, for "prod" 1, for "max" the smallest value of the type (-inf for floats), for "min" the largest.
+    For bools, "max" has 0, and "min" 1.
     """
     if reduction in ("sum", "prod"):
         return 0 if reduction == "sum" else 1
@@ -128,12 +129,12 @@ def identity(reduction: str, dtype: DType) -> float:
 
 
 def squeezed(low: Lowering, tile: Tile, dims: tuple[Expr, ...], what: str, op: Op) -> Tile:
-    """Return the tile with only those of its dimensions that are in `dims`; along each other it has the first element
-    only.
+    """Return the tile with only those of its dimensions that are in `dims`; of each dropped dimension, it has the first
+    element.
 
     The elements along a dropped dimension must be equal. Unless this is obvious, code is emitted that checks it; if the
-    check fails, the call raises an error that names `what` and the operation `op`. Raise a ProgramError if a dropped
-    dimension has no elements.
+    check fails, the call raises an error that names `what` (the name of the value) and the operation `op`. Raise a
+    ProgramError if a dropped dimension has no elements.
     """
     dropped = [d for d in tile.dims if d not in dims]
     if any(tile.parts[d][1] == 0 for d in dropped):
@@ -151,8 +152,8 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
     """Return `e`, an expression of sizes and of symbols that set_symbol set, as a formula of type i64 without
     dimensions.
 
-    Checks are emitted that these symbols are in their range, and have one value. `op` is the operation that errors
-    name.
+    Run-time checks are emitted that these symbols are in their range, and have one value. `op` is the operation that
+    errors name.
     """
     known = low.scope.expr(e)
     data: dict[Symbol, Formula] = {}
@@ -165,19 +166,19 @@ def value(low: Lowering, e: Expr, op: Op) -> Formula:
 
 
 def depends_on_data(scope: TileScope, op: Op, limits: dict[str, Expr]) -> bool:
-    """True if the start, the end or the number of iterations of the loop `op` depends on data (on symbols set at run
-    time).
+    """True if the start, the end or the number of iterations of the loop `op` depends on data (on symbols that
+    set_symbol set).
 
-    `limits` has the start and the number of iterations as expressions, as far as the author's constraints state them.
+    `limits` is {"start": expression, "iters": expression}, without an entry that the author's constraints do not state.
     """
     return op.attrs["axis"] in scope.ends or any(not e.symbols.isdisjoint(scope.bound) for e in limits.values())
 
 
 def single(low: Lowering, value: Value, op: Op, tile: Tile | None = None) -> Tile:
-    """Emit code that stores the one value of a tile as an i64, and return it as a Tile without dimensions.
+    """Emit code that stores the one value of `tile` as an i64, and return it as a Tile without dimensions.
 
-    All elements of the tile must be equal; a check of that is emitted, and its error names `op`. `tile` is the Tile of
-    `value`; None: its current one.
+    `tile` is the Tile of `value`; None: the one in `low.storage.env`. All its elements must be equal. A run-time check
+    of that is emitted, and its error names `op`.
     """
     tile = low.storage.env[value] if tile is None else tile
     if prod(tile.sizes) > 1 and any(loads(tile.formula)):

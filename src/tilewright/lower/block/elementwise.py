@@ -37,8 +37,8 @@ COARSE = 16
 def _tiles(storage: Storage, op: Op, dims: tuple[Expr, ...]) -> list[Tile]:
     """Return the lazy Tiles (formulas) of the operands of `op`, for a result with the dimensions `dims`.
 
-    An operand that lacks some of `dims` is repeated along them. If its formula is expensive, code is emitted that
-    stores it first, and the Tile loads it.
+    An operand that lacks some of `dims` is repeated along them. If the formula of such an operand is expensive, code is
+    emitted that stores the operand first, and its Tile loads the stored elements.
     """
     return [simple(storage, v, 7) if set(storage.env[v].dims) < set(dims) else storage.env[v] for v in op.operands]
 
@@ -47,9 +47,10 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower an elementwise function; return (result tile,), whose formula applies the function to the operands'
     formulas.
 
-    Two functions are approximated if the low bits of their f32 result do not matter (see `_is_coarse`). exp becomes
-    exp2. A division by one value per row becomes a multiplication by its reciprocal; the reciprocals are computed
-    first, and kept in a tensor. Operands that the formula uses several times, or repeats, are also computed first.
+    Two functions are approximated if the low bits of their f32 result do not matter (`_is_coarse`): exp becomes exp2,
+    and a division by one value per row becomes a multiplication by a reciprocal, which is computed once per row.
+    Expensive operands are stored first if they are repeated along a dimension, or if the function is a formula that
+    uses operands several times.
     """
     kind: TileType = op.results[0].type
     dtype = op.operands[0].type.dtype
@@ -71,10 +72,10 @@ def elementwise(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _is_coarse(low: Lowering, op: Op) -> bool:
     """True if the low bits of the f32 result of `op` do not matter, so that exp or a division may be approximated.
 
-    If values between MMAs are in registers (`writer.fragment_layout`), each direct user must be a sum, a cast to at
+    If values between MMAs are in registers (`low.writer.fragment_layout`), each direct user must be a sum, a cast to at
     most 16 bits, or a multiplication whose result is only used as an accumulator. Otherwise `op` must be an exp, the
-    machine must have lanes, and all values computed from the result must in the end be rounded to at most 16 bits.
-    False for other types than f32.
+    machine must have lanes, and all values computed from the result must in the end be rounded to floats of at most 16
+    bits. False for other types than f32.
     """
     (value,) = op.results
     if value.type.dtype is not dtypes.f32:
@@ -83,11 +84,11 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
         return low.machine.lanes is not None and op.name == "exp" and _ends_coarse(low.users, value)
 
     def adds(value: Value, user: Op) -> bool:
-        """True if `value` is the accumulator operand of `user`."""
+        """True if `value` is the accumulator operand of the operation `user`."""
         return (user.name == "mma" or bool(user.attrs.get("acc"))) and user.operands[-1] is value
 
     def coarse(user: Op) -> bool:
-        """True if the operation `user` needs `value` in low precision only."""
+        """True if the operation `user` needs the result of `op` in low precision only."""
         if user.name == "mul":
             (product,) = user.results
             return all(adds(product, other) for other in low.users.get(product, ()))
@@ -97,16 +98,16 @@ def _is_coarse(low: Lowering, op: Op) -> bool:
 
 
 def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
-    """True if a value is in the end only cast to a float of at most 16 bits, perhaps after sums, products and
+    """True if `value` is used only by casts to floats of at most 16 bits, directly or after sums, products and
     quotients.
 
-    `users_of` maps each value to the operations that use it. False if nothing uses the value.
+    `users_of` is {value: the operations that use it}. False if nothing uses `value`, or a result on the way.
     """
     users = users_of.get(value, ())
 
     def coarse(user: Op) -> bool:
-        """True if `user` casts to a float of at most 16 bits, or is a sum, product or quotient whose result only ends
-        in these.
+        """True if `user` casts to a float of at most 16 bits, or is a sum, product or quotient whose result is in the
+        end only cast so.
         """
         if user.name == "cast":
             return bool(user.attrs["dtype"].is_float and user.attrs["dtype"].bits <= COARSE)
@@ -118,8 +119,8 @@ def _ends_coarse(users_of: Mapping[Value, Sequence[Op]], value: Value) -> bool:
 def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
     """Return the formula of y = x * log2(e), for which 2^y = e^x; `tile` gives x.
 
-    If x is an accumulator times a number, minus one value per row, y is one fma: the factors are merged, and code is
-    emitted that scales the row's value once per row.
+    If x is a - b in registers, and b has one value per row, y is one fma: a number that scales a is merged with
+    log2(e), and code is emitted that computes -b * log2(e) once per row.
     """
     formula, layout = tile.formula, storage.writer.fragment_layout
     if is_row(storage.writer, tile) or formula.name != "sub" or layout is None:
@@ -138,8 +139,9 @@ def _as_exp2_argument(storage: Storage, tile: Tile) -> Formula:
 def select(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower a `select`; return (result tile,): elements of one tile where a condition holds, of another elsewhere.
 
-    If values are in registers, and a condition on coordinates chooses between a tile and one number, a masked copy is
-    emitted under a branch; otherwise the result is a formula.
+    If values between MMAs are in registers, and a condition on coordinates chooses between a tile and one number, a
+    masked copy is emitted under a branch (`masks.select`). Otherwise the result is a formula, and operands that are
+    expensive and repeated along a dimension are stored first.
     """
     kind: TileType = op.results[0].type
     tiles = _tiles(low.storage, op, kind.dims)
@@ -163,11 +165,12 @@ def cast(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def bitcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `bitcast`; return (result tile,): the same bits in another element type.
+    """Lower a `bitcast`; return (result tile,): the same bits in the element type of the attribute `dtype`.
 
-    If the type has another width, the extent of the last dimension changes. Code is emitted that stores the bits in the
-    worker's own memory, unless they are there already, or the type is the same. Raise a ProgramError if the widths
-    differ, and one of them is not 8, 16, 32 or 64 bits; but bytes may become f4 floats, two from each.
+    If that type has another width, the extent of the last dimension changes. Code is emitted that stores the bits in
+    shared memory (on a CPU: the worker's own), unless they are there already, or the type is the same. Types of
+    different widths must have 8, 16, 32 or 64 bits; raise a ProgramError for others. But 8-bit elements may become f4
+    floats, two from each.
     """
     storage = low.storage
     (value,) = op.operands
@@ -191,8 +194,8 @@ _WORDS = {8: dtypes.i8, 16: dtypes.i16, 32: dtypes.i32, 64: dtypes.i64}
 def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
     """Return a tile with the bits of `tile` as elements of the type `to`, which has the same width.
 
-    `tile` is returned unchanged if it has the type already. Else a bitcast is emitted of the shared tensor that holds
-    it; the tile is first stored in one if it is elsewhere.
+    `tile` is returned unchanged if it has the type already. Otherwise a bitcast is emitted of the shared tensor that
+    holds the tile; a tile that no shared tensor holds is stored in one first.
     """
     if tile.dtype is to:
         return tile
@@ -208,10 +211,11 @@ def _as_bits(storage: Storage, tile: Tile, to: dtypes.DType) -> Tile:
 
 
 def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
-    """Return a tile whose elements have the bits of `tile`, but another width: integers are split or joined along the
-    last dimension, the lowest bits first. One i32 becomes two i16, or two i16 become one i32.
+    """Return a tile with the bits of the integers in `tile` as elements of another width: those of the type `kind`.
 
-    `kind` is the type of the result, with its dimensions and element type.
+    Integers are split or joined along the last dimension, the lowest bits first: one i32 becomes two i16, or two i16
+    become one i32. If the element type of `kind` is no integer, a bitcast to that type is emitted. `kind` also has the
+    dimensions of the result.
     """
     *outer, last = kind.dims
     before = tile.dims[-1]
@@ -238,10 +242,11 @@ def _other_width(storage: Storage, tile: Tile, kind: TileType) -> Tile:
 
 
 def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
-    """Return a tile of f4 floats from a tile of bytes, two from each byte, the lower half first; their codes are
-    stored.
+    """Return a tile of f4 floats from `tile`, a tile of bytes: two from each byte, the lower half first. Code is
+    emitted that stores their codes as i32.
 
-    A code has a sign bit, and three bits for 0, 0.5, 1, 1.5, 2, 3, 4 or 6. `op` is the bitcast.
+    A code has a sign bit, and three bits for 0, 0.5, 1, 1.5, 2, 3, 4 or 6. `op` is the bitcast, which has the type of
+    the result.
     """
     kind: TileType = op.results[0].type
     last, before = kind.dims[-1], tile.dims[-1]
@@ -265,8 +270,8 @@ def _as_f4_pairs(storage: Storage, tile: Tile, op: Op) -> Tile:
 
 
 def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `repeat`; return (result tile,): each element along a dimension several times in a row, as 1 1 2 2 from 1
-    2.
+    """Lower a `repeat`; return (result tile,): each element `times` times in a row along the dimension `dim`: 1 2 -> 1
+    1 2 2.
 
     Nothing is emitted.
     """
@@ -280,8 +285,8 @@ def repeat(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def broadcast(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `broadcast` or `permute`; return (result tile,): the operand over more dimensions, or with them
-    reordered.
+    """Lower a `broadcast` or `permute`; return (result tile,): the operand over more dimensions, or with its dimensions
+    in another order.
 
     Nothing is emitted.
     """
@@ -329,9 +334,9 @@ def _refuse_open(op: Op, parts: Parts) -> None:
 def extract(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower an `extract`; return (result tile,): one element of the operand, without dimensions.
 
-    The attribute `offset` is its row-major number, or its index along each dimension; negative ones count from the end.
-    Raise an ExecutionError if one is out of range, and a ProgramError if a size of the operand is known only at the
-    call.
+    The attribute `offset` is the element's row-major number, or its index along each dimension; negative numbers count
+    from the end. Raise an ExecutionError if a number is out of range, and a ProgramError if a size of the operand is
+    known only at the call.
     """
     tile = low.storage.env[op.operands[0]]
     _refuse_open(op, tile.parts)
@@ -363,7 +368,10 @@ def _from_start(op: Op, offset: int, extent: int, along: str) -> int:
 
 
 def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `fill`; return (result tile,): everywhere one number, or the value of an expression of sizes."""
+    """Lower a `fill`; return (result tile,): everywhere one number, or the value of an expression of sizes.
+
+    In a grid program, the expression may also have workgroup ids. Raise a ProgramError if it has any other symbol.
+    """
     kind: TileType = op.results[0].type
     value = op.attrs["value"]
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -375,7 +383,7 @@ def fill(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `scalar`; return (result tile,): a number without dimensions, or the value of an expression.
+    """Lower a `scalar`; return (result tile,): a number without dimensions, or the value of an expression of sizes.
 
     The expression may have symbols that set_symbol set; the tile then has the dimensions of their values.
     """
@@ -386,7 +394,10 @@ def scalar(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `self_index`; return (result tile,): the index of each element along the dimension `dim`, as 0 1 2 3."""
+    """Lower a `self_index`; return (result tile,): the index of each element along the dimension `dim`, as 0 1 2 3. In
+    a loop with a data-dependent start, or a while loop, it counts from the start of the dimension, not of the current
+    tile.
+    """
     scope = low.scope
     kind: TileType = op.results[0].type
     dim = op.attrs["dim"]
@@ -400,11 +411,11 @@ def self_index(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def apply(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower an `apply`; return (result tile,): the value, element by element, of an expression of the operands'
-    elements.
+    """Lower an `apply`; return (result tile,): the value, element by element, of the expression in the attribute
+    `value`.
 
-    The attribute `over` has the symbol that stands for each operand. Sizes, and symbols that set_symbol set, may occur
-    too.
+    The attribute `over` has the symbol that stands for each operand's element. The expression may also have sizes, and
+    symbols that set_symbol set. Operands with an expensive formula are stored first.
     """
     known = dict(zip(op.attrs["over"], op.operands, strict=True))
     return (_computed(low, op, op.attrs["value"], known, op.results[0].type.dtype, op.results[0].type.dims),)
@@ -420,9 +431,10 @@ def _computed(
 ) -> Tile:
     """Return the lazy Tile of an expression `e` of sizes, of elements of `values`, and of symbols that set_symbol set.
 
-    `values` maps symbols to the tile values they stand for; `dtype` is the tile's type. `dims` are its dimensions;
-    None: those of its symbols. Symbols that set_symbol set are checked at run time to be in their range. `op` is the
-    operation that errors name.
+    `values` is {symbol: the tile value of which the symbol stands for an element}; `dtype` is the type of the result.
+    `dims` are its dimensions; None: those of the values of its symbols. Values with an expensive formula are stored
+    first, and checks are emitted that symbols which set_symbol set are in their range. `op` is the operation that
+    errors name.
     """
     numbers = {s: n for s, n in low.scope.symbols.items() if s not in values and s not in low.scope.bound}
     e = Substitution(numbers)(e)
@@ -446,9 +458,10 @@ def _computed(
 def set_symbol(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Lower a `set_symbol`: the symbol has the operand's value from here on; return (), as there are no results.
 
-    The value is recorded in `low.scope`. If the symbol is the size of a dimension, it is also recorded as the
-    dimension's data-dependent end. Nothing changes if the operand is a scalar argument whose value is known. Otherwise
-    raise a ProgramError inside a conditional on data, and for the size of a dimension outside of grid programs.
+    The value is recorded in `low.scope.bound`. If the symbol is the size of a dimension, the value is also recorded as
+    the dimension's data-dependent end (`low.scope.ends`). Nothing changes if the operand is a scalar argument whose
+    value is known. Otherwise raise a ProgramError inside a conditional on data, and for the size of a dimension outside
+    of grid programs.
     """
     scope = low.scope
     s = op.attrs["symbol"]

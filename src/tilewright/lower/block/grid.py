@@ -88,9 +88,10 @@ class Workgroups:
         return kinds.reshape(self.shape), widths_of_kinds
 
     def _counts(self) -> tuple[Size, ...]:
-        """Return the number of workgroups along each dimension of the grid: ints, or expressions of open sizes.
+        """Return the number of workgroups along each dimension of the grid: ints, or expressions of open sizes (known
+        only at the call).
 
-        Open sizes are known only at the call. A negative number counts as 0.
+        A negative number counts as 0. A persistent kernel has one grid dimension.
         """
         size = self.low.scope.size
         if self.persistent is not None:
@@ -109,7 +110,7 @@ class Workgroups:
     # -- sizes known only at the call -------------------------------------------------------------------------
 
     def _require_plain_tiles(self) -> None:
-        """Raise a ProgramError unless, along each dimension, workgroup w has the tile from w * tile on.
+        """Raise a ProgramError unless workgroup w has the tile that starts at w * tile, along each dimension.
 
         It is called for programs with open sizes (known only at the call): with other tiles, a part might be empty.
         Constraints that reorder workgroups, state a number of workgroups or iterations, or are not primary (they follow
@@ -130,20 +131,20 @@ class Workgroups:
                 )
 
     def is_plain(self, record: Op) -> bool:
-        """True if workgroup number w gets the tile that starts at index w * tile.
+        """True if workgroup number w gets the tile that starts at index w * tile, as without a stated start.
 
-        `record` is the author's constraint, which states the tile size and perhaps a start. True without a start.
+        `record` is the author's constraint, which states the tile size and perhaps a start.
         """
         plain = self.low.scope.number(record.attrs["tile"]) * WORKGROUPS[record.attrs["grid"]]
         return "start" not in record.attrs or self.low.scope.expr(record.attrs["start"]) is plain
 
     def _meanings(self, ids: Sequence[T], value: Callable[[Expr, Mapping[Symbol, Any]], T]) -> dict[Symbol, Any]:
-        """Return {symbol: its value} in a workgroup: the values of sizes, of workgroup ids, and of symbols computed
-        from ids.
+        """Return {symbol: value in a workgroup} for sizes, for workgroup ids, and for symbols computed from workgroup
+        ids.
 
         `ids` has the id along each grid dimension: expressions for one workgroup, or arrays with the ids of all
         workgroups. `value(e, known)` evaluates an expression e with the values `known`. A reordering constraint
-        replaces the id of its grid dimension.
+        replaces the id along its grid dimension.
         """
         known: dict[Symbol, Any] = dict(self._plain)
         for i, s in enumerate(WORKGROUPS):
@@ -156,12 +157,11 @@ class Workgroups:
     def _first(
         self, record: Op, known: Mapping[Symbol, Any], value: Callable[[Expr, Mapping[Symbol, Any]], Any]
     ) -> Any:
-        """Return the index at which a workgroup's part of a dimension starts. `record` is the author's constraint for
-        it.
+        """Return the first index of a workgroup's part of the dimension that the author's constraint `record` splits.
 
-        The start is the one that the constraint states, else id * tile; in a persistent kernel without a stated start,
-        0. `known` maps symbols to their values: expressions for one workgroup, or arrays for all. `value(e, known)`
-        evaluates an expression e.
+        It is the start that the constraint states, else id * tile; in a persistent kernel without a stated start, 0.
+        `known` is {symbol: value}: expressions for one workgroup, or arrays for all. `value(e, known)` evaluates an
+        expression e.
         """
         if "start" in record.attrs:
             return value(record.attrs["start"], known)
@@ -176,8 +176,8 @@ class Workgroups:
         A part is a tile, cut off at the end of the dimension: for size 10 and tile 4 the widths are 4, 4, 2. Parts are
         not cut off in two cases. In the first, set_symbol sets the dimension's size. In the second, the constraint is
         not primary, tiles divide the size, and a mapping moves indices of the dimension into range. If parts may then
-        go past the end, `scope.reach[dim]` is set to the end of the last part. Raise a ProgramError if a part starts
-        below 0.
+        go past the end, `low.scope.reach[dim]` is set to the end of the last part. Raise a ProgramError if a part
+        starts below 0.
         """
         attrs, number = record.attrs, self.low.scope.number
         tile = number(attrs["tile"])
@@ -197,11 +197,12 @@ class Workgroups:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def tasks(self) -> tuple[Range, ...]:
-        """Return ranges of workgroup ids that can be parallel tasks, the first grid dimension last.
+        """Return ranges of workgroup ids that can be parallel tasks, one for each grid dimension, the first grid
+        dimension last.
 
-        The result is (), so that workgroups run in loops instead, if it is not shown that their order does not matter.
-        If all sizes are known, it is also () if there is no workgroup or only one, or more than 24 (MOST) kinds of
-        them.
+        Return (), so that workgroups run in loops instead, if it is not proved that their order does not matter.
+        Without open sizes, also return () if there is no workgroup or only one, or more than 24 (MOST) kinds of
+        workgroups.
         """
         few = not self.opened and (0 in self.shape or max(self.shape) == 1 or len(self.forms) > MOST)
         if few or not independent(self):
@@ -212,10 +213,10 @@ class Workgroups:
         """Emit the program for all workgroups, in loops over their ids.
 
         With `tasks`, no loops are emitted: the ids are the symbols of these ranges, one for each grid dimension, the
-        first grid dimension last. `body()` emits the program of one workgroup. It is called in a branch for each kind
-        of workgroup (workgroups whose tiles have the same widths); raise a ProgramError if there are more than 24
-        (MOST) kinds. With open sizes (known only at the call), it is called once, without branches or limit. Nothing is
-        emitted if a grid dimension has 0 workgroups.
+        first grid dimension last. `body()` emits the program of one workgroup. There is a branch, with a call of
+        `body()`, for each kind of workgroup (workgroups whose tiles have the same widths); raise a ProgramError if
+        there are more than 24 (MOST) kinds. With open sizes (known only at the call), `body()` is called once, without
+        branches or limit. Nothing is emitted if a grid dimension has 0 workgroups.
         """
         if 0 in self.counts:
             return
@@ -262,16 +263,15 @@ class Workgroups:
         return reduce(mul, conditions, as_expr(1))
 
     def _workgroup(self, body: Callable[[], None], ids: tuple[Expr, ...], kind: int | None = None) -> None:
-        """Emit the program of the workgroup with the given `ids`, which `body()` emits once the scope describes this
-        workgroup.
+        """Describe the workgroup with the given `ids` in the scope, then call `body()`, which emits its program.
 
-        The scope gets the values of symbols, and for each dimension with a constraint the part that the workgroup has
-        of it: `scope.parts[dimension]` = (first index, width). `kind` is the number of its kind; workgroups of one kind
-        have parts of equal widths. None: sizes are open (known only at the call), and widths are expressions.
+        The scope gets the values of symbols, and for each dimension with a constraint the part that the workgroup has:
+        `scope.parts[dimension]` = (first index, width). `kind` is the number of the workgroup's kind; workgroups of one
+        kind have parts of equal widths. None: sizes are open (known only at the call), and widths are expressions.
         """
         low, scope = self.low, self.low.scope
         known = self._meanings(ids, _substituted)
-        scope.means(known)
+        scope.set_values(known)
         scope.parts.clear()
         for d in scope.reach.keys() & scope.symbols.keys() & _set_symbols(low):
             scope.ends[d] = Tile(dtypes.i64, (), {}, formulas.number(scope.number(d), dtypes.i64))
@@ -306,16 +306,16 @@ def _set_symbols(low: Lowering) -> set[Symbol]:
 
 
 def is_given(low: Lowering, op: Op) -> bool:
-    """True if the set_symbol `op` sets a symbol to a scalar argument whose value is known already."""
+    """True if the set_symbol `op` sets a symbol to a scalar argument of which the value is known already."""
     return op.operands[0] in low.program.args and op.attrs["symbol"] in low.scope.symbols
 
 
 def _refuse_set_symbols(low: Lowering) -> None:
     """Raise a ProgramError if a constraint depends on a symbol that set_symbol sets while the program runs.
 
-    Some uses are allowed. The symbol may be the dimension of a workgroup or tiling constraint, and of any constraint if
-    it is the axis of a while loop. A tiling constraint may use it in its start and its number of iterations, but not in
-    its tile size.
+    Some uses are allowed. The symbol may be the dimension of a workgroup or tiling constraint; if it is the axis of a
+    while loop, it may be the dimension of any constraint. A tiling constraint may use it in its start and its number of
+    iterations, but not in its tile size.
     """
     set_here = _set_symbols(low)
     walked = {op.attrs["axis"] for op in low.program.walk() if op.name == "iterate" and op.attrs.get("start")}
@@ -335,11 +335,13 @@ def _refuse_set_symbols(low: Lowering) -> None:
 
 
 def independent(groups: Workgroups) -> bool:
-    """True if it is shown that no workgroup accesses memory that another one writes, so that they can run in any order.
+    """True if it is proved that no workgroup accesses memory that another one writes, so that they can run in any
+    order.
 
     Atomics of one kind, whose argument nothing reads, are allowed if nothing uses their results. For other writes, each
-    grid dimension must split a dimension whose index is, in all accesses, the same memory coordinate. Always False for
-    persistent kernels, with logs, for programs that must run in order, and if two workgroups may have the same ids.
+    grid dimension must split a dimension of which the index is, in all accesses, the same memory coordinate. Always
+    False for persistent kernels, with logs, for programs that must run in order, and if two workgroups may have the
+    same ids.
     """
     low, program = groups.low, groups.low.program
     if groups.persistent is not None or low.reports.logs is not None or is_ordered(program):
@@ -372,7 +374,8 @@ def _have_distinct_ids(groups: Workgroups) -> bool:
 def _dim_split_by(groups: Workgroups, grid: int) -> Expr | None:
     """Return the dimension that workgroups along grid dimension number `grid` split into tiles; None if there is none.
 
-    Workgroup w must have the tile that starts at w * tile, and no other constraint may move or split the dimension.
+    Workgroup w must have the tile that starts at w * tile, no tiling constraint may state a start for the dimension,
+    and no other constraint may split it.
     """
     low = groups.low
     for record in groups.constraints:
@@ -389,11 +392,11 @@ def _dim_split_by(groups: Workgroups, grid: int) -> Expr | None:
 
 
 def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
-    """True if it is shown that accesses with different indices along `dim` touch different memory.
+    """True if it is proved that accesses with different indices along `dim` touch different memory.
 
     All `accesses` (reads and writes of one argument) must have one memory coordinate, at the same position and with the
-    same stride and offset, that depends on no other dimension. That coordinate may contain only the iterators and size
-    symbols, none set at run time.
+    same stride and offset, that depends on no other dimension. That coordinate may have only iterators and sizes as
+    symbols, none that set_symbol sets.
     """
     places = {own_coordinate(op, dim) for op in accesses}
     if len(places) != 1 or None in places:
@@ -413,8 +416,8 @@ def _are_disjoint(low: Lowering, dim: Expr, accesses: Sequence[Op]) -> bool:
 def allocate(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit the allocation of one workgroup's memory for an `allocate`, filled with NaN (integers: 0); return ().
 
-    The memory has the workgroup's part of each dimension; if some access of it has explicit coordinates, it has whole
-    dimensions. Its tensor is recorded in `low.arguments`, not as a Tile.
+    The memory has the workgroup's part of each dimension; if some access has explicit coordinates, it has whole
+    dimensions. `low.arguments` records its tensor; no Tile is recorded.
     """
     (memory,) = op.results
     kind: MemoryType = memory.type

@@ -38,12 +38,12 @@ class Box:
 
 
 def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the Box of memory that a read `op` covers, if it has fewer elements than the read, as with sliding
+    """Return the Box of memory that the read `op` covers, if it has fewer elements than the read, as with sliding
     windows.
 
-    `access` has the memory coordinates; `parts` maps the tile's dimensions `dims` to (first index, extent). Along rows
-    of an MMA that uses the read, the box is padded to whole atoms. None if the box has no fewer elements, if a
-    coordinate is not linear or has a negative factor, or if an extent is known only at the call.
+    `access` has the memory coordinates; `parts` is {dimension in `dims`: (first index, extent)}. Along rows of an MMA
+    that uses the read, the box is padded to whole atoms. None if the box has no fewer elements, if a coordinate is not
+    linear or has a negative factor, or if an extent is known only at the call.
     """
     sizes = {d: width for d in dims if isinstance(width := parts[d][1], int)}
     if len(sizes) < len(dims):
@@ -58,8 +58,8 @@ def box_of(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], pa
 def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
     """Return the Box (first coordinate and extent in each dimension) that the coordinates `at` cover.
 
-    Each iterator in `over` runs from 0 to its upper bound. None if a coordinate is not linear in them, or a factor is
-    no constant, or negative.
+    Each iterator in `over` runs from 0 to its upper bound. None if a coordinate is not linear in the iterators, or if a
+    factor is negative or no constant.
 
     >>> from tilewright.algebra.expr import index
     >>> i, r = index("i", 8), index("r", 3)
@@ -82,12 +82,12 @@ def image_of(at: Sequence[Expr], over: Sequence[Symbol]) -> Box | None:
 
 
 def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> Box | None:
-    """Return the window of a SIMT read: the Box of memory that one lane reads for its box of results.
+    """Return the window of a read in a SIMT product: the Box of memory that one lane reads for its box of results.
 
-    The Box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` maps the tile's
-    dimensions `dims` to (first index, extent). None if the Box has no fewer elements than the lane's reads, so that a
-    copy of it saves nothing; if coordinates are not linear; if the plan unrolls no terms; or if an extent is known only
-    at the call.
+    The Box's first coordinate depends on the lane. `access` has the memory coordinates; `parts` is {dimension in
+    `dims`: (first index, extent)}. None if the Box has no fewer elements than the lane's reads, so that a copy saves
+    nothing; if a coordinate is not linear or has a negative factor; if the plan does not unroll the products of K
+    (`unrolled_terms`); or if an extent is known only at the call.
     """
     lane_dims = [d for d in dims if is_in_window(low.bound, d)]
     sizes = [width for d in lane_dims if isinstance(width := parts[d][1], int)]
@@ -103,7 +103,7 @@ def window_of(low: Lowering, access: TileAccess, dims: tuple[Expr, ...], parts: 
 
 def is_in_window(bound: BoundKernel, dim: Expr) -> bool:
     """True if one lane computes all of its task's part of `dim`: the lane's box of results has `dim`, or tasks do not
-    split it.
+    split `dim`.
     """
     return dim in bound.lane_box or dim not in bound.widths
 
@@ -117,13 +117,13 @@ def windowed(
     dtype: DType,
     otherwise: float,
 ) -> Formula:
-    """Emit the copy of the memory that a SIMT tile reads to one tensor of the worker, and return the formula that loads
-    an element from there.
+    """Emit the copy of the memory that a read of a SIMT product covers to a new shared tensor; return the formula that
+    loads an element from there.
 
-    Some of the tile's dimensions `dims` are split over lanes; along the others, one lane computes a box of results and
-    reads a window (a box of memory) for it. The new tensor has the windows of all indices along the first kind of
-    dimensions. `box` is the window of one such index. `access` has the memory coordinates of the read. `parts` maps
-    `dims` to (first index, extent). `dtype` is the element type, and `otherwise` the value out of bounds.
+    Some dimensions of the read are split over lanes. Along the others, a lane computes a box of results, for which it
+    reads a window (a box of memory). The tensor has the extents of the lane dimensions, then those of a window, without
+    extents 1. `box` is the window of one lane, `access` has the memory coordinates, and `parts` is {dimension in
+    `dims`: (first index, extent)}. `dtype` is the element type, and `otherwise` the value of elements out of bounds.
     """
     lane_dims = [d for d in dims if not is_in_window(low.bound, d)]
     longer = [n for n, width in enumerate(box.widths) if width > 1]
@@ -140,10 +140,10 @@ def windowed(
 
 
 def staged(writer: BlockWriter, access: TileAccess, box: Box, dtype: DType, otherwise: float) -> Formula:
-    """Emit the copy of a halo tile, the memory `box` that a read covers, to a new shared tensor.
+    """Emit the copy of a halo tile, the memory `box` that a read covers, to a new shared tensor of type `dtype`; return
+    the formula that loads an element of the read from that tensor.
 
-    Return the formula that loads an element of the read from it. `access` has the memory coordinates of the read;
-    `otherwise` is the value out of bounds.
+    `access` has the memory coordinates of the read; `otherwise` is the value of elements out of bounds.
     """
     tensor = writer.alloc(dtype, box.widths, f"{access.tensor.name}_part")
     over = writer.axes(box.widths)

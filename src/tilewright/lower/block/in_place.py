@@ -33,8 +33,8 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     - an MMA that stages K steps in shared memory: elements out of bounds are zero there;
     - an operation that computes operand A of an MMA in registers, one K step at a time.
 
-    False if nothing uses the result, if the value out of bounds is not 0, inside a conditional on data, and if some
-    dimension has a data-dependent end.
+    False if nothing uses the result, if the value out of bounds is not 0, inside a conditional on data, and if any
+    dimension of the program has a data-dependent end.
     """
     if op.attrs.get("otherwise", 0) != 0 or low.scope.masks or low.scope.ends:
         return False
@@ -44,22 +44,22 @@ def is_read_in_place(low: Lowering, op: Op) -> bool:
     )
 
 
-def is_right(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
-    """True if each user of the result of the read `op` is an MMA that has it as its second operand (B), and not as its
-    first.
+def is_only_operand_b(users_of: Mapping[Value, Sequence[Op]], op: Op) -> bool:
+    """True if each user of the result of the read `op` is an MMA that has it as operand B, and not as operand A.
 
-    `users_of` maps each value to the operations that use it. Also True if nothing uses it.
+    `users_of` is {value: the operations that use it}. Also True if nothing uses the result.
     """
     users = users_of.get(op.result, ())
     return all(user.name == "mma" and user.operands[0] is not op.results[0] is user.operands[1] for user in users)
 
 
 def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
-    """True if the `read` is operand A of the MMA `user`, which can skip its elements out of bounds.
+    """True if the `read` is operand A of the MMA `user`, which can skip elements of A that are out of bounds.
 
     An MMA by vectors along a dimension that A, B and C share always can. Any other MMA must be by an atom of one row
     (vectors), and the read must have the atom's element type. If the atom takes groups of neighbours along K, three
-    more conditions hold: K is whole atoms, contiguous in the memory of the read, and in bounds.
+    more conditions hold: the extent of K is a whole number of atoms, the read is contiguous in memory along K, and its
+    K coordinate is in bounds.
     """
     if user in low.bound.lane_kernels:
         return user.operands[0] is read.results[0]
@@ -76,9 +76,9 @@ def _is_skippable_a(low: Lowering, user: Op, read: Op) -> bool:
 
 
 def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DType, DType, DType]] | None:
-    """Return (Microkernel, axes, element types) of the MMA `op` for the parts of dimensions that are computed now.
+    """Return (Microkernel, axes, element types) of the MMA `op` for the current parts of its dimensions.
 
-    The Microkernel is its atom and accumulator tile; the axes name its M, N and K; the element types are those of A, B
+    The Microkernel is its atom and accumulator tile; `axes` names its M, N and K; the element types are those of A, B
     and C. None if scalar loops do the MMA, if no dimensions can be its M, N and K, or if an extent depends on data.
     """
     kernel, known = low.bound.products.get(op), all(low.scope.is_known(d) for v in op.operands for d in v.type.dims)
@@ -89,9 +89,9 @@ def microkernel_of(low: Lowering, op: Op) -> tuple[Microkernel, Axes, tuple[DTyp
 
 
 def _kernel_with_a(low: Lowering, user: Op, read: Op) -> tuple[Microkernel, Axes] | None:
-    """Return (Microkernel, axes) of the operation `user`: its atom and accumulator tile, and the names of M, N and K.
+    """Return (Microkernel, axes) of the MMA `user`: its atom and accumulator tile, and the names of its M, N and K.
 
-    None unless `user` is an MMA by an atom, and the read operation `read` gives its operand A, in the atom's type. Also
+    None unless `user` is an MMA by an atom of which the read operation `read` gives operand A, in the atom's type. Also
     None if the accumulator comes from `read`.
     """
     kernel_of_product = (
@@ -108,8 +108,8 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
     """Return {M dimension: rows that whole atoms read past the current part}, for the MMAs with the read `op` as
     operand A.
 
-    With atoms of 16 rows and a part of 40 rows, these are 8. For a part whose extent is known only at the call, they
-    are the atom's rows. Atoms of one row read none, and are left out. `parts` maps dimensions to (first index, extent).
+    With atoms of 16 rows, a part of 40 rows gives 8, and a part whose extent is known only at the call gives 16. MMAs
+    by atoms of one row are left out. `parts` is {dimension: (first index, extent)}.
     """
     past_of: dict[Expr, int] = {}
     for user in low.users.get(op.result, ()):
@@ -122,13 +122,15 @@ def rows_past_the_end(low: Lowering, op: Op, parts: Parts) -> dict[Expr, int]:
 
 
 def _is_staged(bound: BoundKernel, user: Op, read: Op) -> bool:
-    """True if `user` is an MMA whose atom reads K steps from shared memory, and `read` is its operand A or B, not C."""
+    """True if `user` is an MMA whose atom reads K steps from shared memory, and `read` is not its accumulator operand
+    C.
+    """
     kernel = bound.products.get(user) if user.name == "mma" else None
     return kernel is not None and kernel.slab is not None and user.operands[2] is not read.results[0]
 
 
 def _computed_in_steps(low: Lowering) -> set[Op]:
-    """Return the operations that compute an operand A of some MMA from arguments, one K step at a time in registers."""
+    """Return the operations that compute operand A of some MMA from arguments, one K step at a time in registers."""
     computing: set[Op] = set()
     for op, kernel in low.bound.products.items():
         if kernel is not None and kernel.a_in_registers and not kernel.all_of_k_at_once:
@@ -140,10 +142,11 @@ def _computed_in_steps(low: Lowering) -> set[Op]:
 
 
 def slides(low: Lowering, dim: Expr) -> bool:
-    """True if a read with padding (otherwise=0) may be out of bounds in a coordinate that contains the index of `dim`.
+    """True if a padded read of the program (otherwise=0) may be out of bounds in a coordinate that has the index of
+    `dim` and something else.
 
-    In `x[h + r]`, the index r of `dim` decides which filter taps are in bounds. A coordinate that is the index of `dim`
-    alone does not count. Reads with another value out of bounds do not count either.
+    In `x[h + r]`, the index h of `dim` decides which filter taps r are in bounds. A coordinate that is the index of
+    `dim` alone does not count.
     """
     for op in low.program.walk():
         if op.name != "read" or op.attrs.get("otherwise") != 0 or "at" not in op.attrs:
@@ -156,8 +159,8 @@ def slides(low: Lowering, dim: Expr) -> bool:
 def edge_blocks_match_interior(low: Lowering, dim: Expr) -> bool:
     """True if blocks at the edges of `dim` run the same operations as interior blocks, apart from predicates.
 
-    That needs two things. Each coordinate that depends on `dim` may contain, besides it, only unrolled dimensions
-    (filter taps). No MMA may be by vectors along a dimension that A, B and C share.
+    That needs two things. In reads, each coordinate that depends on `dim` may have, besides it, only unrolled
+    dimensions (filter taps). No MMA of the program may be by vectors along a dimension that A, B and C share.
     """
     unrolled = {d for d, loop in low.bound.summed.items() if loop.unrolled}
     for op in (op for op in low.program.walk() if op.name == "read" and "at" in op.attrs):
@@ -170,7 +173,7 @@ def edge_blocks_match_interior(low: Lowering, dim: Expr) -> bool:
 
 
 def _is_contiguous_along(read: Op, dim: Expr) -> bool:
-    """True if elements that the `read` reads are contiguous in memory along the dimension `dim`."""
+    """True if the elements of the `read` are contiguous in memory along the dimension `dim`."""
     *before, last = read.attrs.get("at") or read.operands[0].type.dims
     coordinate = dict(zip(read.results[0].type.dims, read.attrs.get("over", ()), strict=False)).get(dim, dim)
     return not any(coordinate in e.symbols for e in before) and linear_step(last, coordinate) == 1
@@ -180,7 +183,7 @@ def _may_be_out_of_bounds(arguments: ArgumentTensors, read: Op, dim: Expr) -> bo
     """True if a coordinate of the `read` that depends on `dim`, and is not the index of `dim` alone, may be out of
     bounds.
 
-    `arguments` has the extents of the argument that it reads.
+    `arguments` has the extents of the argument that is read.
     """
     kind: TileType = read.results[0].type
     coordinate = dict(zip(kind.dims, read.attrs.get("over", ()), strict=False)).get(dim)
@@ -199,13 +202,13 @@ def limits(
     known: Substitution,
     unknown: set[Symbol],
 ) -> tuple[Expr, Expr, tuple[bool, ...]]:
-    """Return (first, end, marks): the range of a filter tap's index in which coordinates are in bounds, and `marks` for
-    that range.
+    """Return (first, end, marks): the range first..end-1 of a filter tap's index in which coordinates are in bounds,
+    and `marks` for that range.
 
     `at` are the coordinates in a tensor of extents `shape`. `marks[n]` is True if coordinate n may be out of bounds; in
-    the result it is False for coordinates that set a limit of the range. `tap` is the symbol of the loop over the tap,
-    `size` its extent. `known` replaces symbols by their current values. Coordinates set no limit if they are not linear
-    in `tap`, or have a symbol in `unknown`, which changes within the loop.
+    the result it is False for coordinates that set a limit of the range. `tap` is the symbol of the tap's index, `size`
+    its extent. `known` replaces symbols by their current values. A coordinate sets no limit if it is not linear in
+    `tap`, or has a symbol in `unknown`, which changes within the loop over the tap.
     """
     first, end, remaining = as_expr(0), as_expr(size), list(marks)
     for n, e in enumerate(at):

@@ -36,7 +36,7 @@ class Load:
 
     @property
     def is_given(self) -> bool:
-        """True if the tensor of this load is an argument that the program only reads."""
+        """True if this load is from an argument that the program only reads."""
         return getattr(self.tensor.type, "role", None) == "in"
 
 
@@ -60,38 +60,39 @@ class Tile:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """The extent of the tile along each of its dimensions."""
+        """The extent of this tile along each of its dimensions, in the order of `dims`."""
         return tuple(self.parts[d][1] for d in self.dims)
 
     @property
     def accumulated(self) -> tuple[DType, Formula]:
-        """The (type, formula) of an element before rounding, if the tile keeps that: an accumulator that was rounded
-        gives (f32, formula). Any other tile gives its own type and formula.
+        """(type, formula) of an element before it was rounded to this tile's type: `wide`, such as (f32, formula), for
+        a bf16 tile that is a rounded f32 accumulator. A tile without `wide` has its `dtype` and `formula` here.
         """
         return (self.dtype, self.formula) if self.wide is None else self.wide
 
     @property
     def filled(self) -> bool:
-        """True if every element is the same number, known at compile time: the formula has no loads, indices or
-        arguments.
+        """True if every element of this tile is the same number, known at compile time: its formula has no loads,
+        indices or arguments.
         """
         return not any(node.name in ("operand", "index", "argument") for node in self.formula.walk())
 
     def over(self, dims: tuple[Expr, ...], parts: Mapping[Expr, Part] | None = None) -> Tile:
-        """Return the tile over the dimensions `dims`: in another order, with more of them, or with other parts; nothing
-        is emitted.
+        """Return this tile over the dimensions `dims`: in another order, with more dimensions, or with other parts;
+        emit nothing.
 
-        `parts` is {dimension: (first index, extent)}. It must have the parts of new dimensions, and may replace those
-        of the tile's own.
+        `parts` is {dimension: (first index, extent)}. It must have each dimension that the tile lacks, and may replace
+        the parts of other dimensions.
         """
         known = {**self.parts, **(parts or {})}
         return replace(self, dims=dims, parts={d: known[d] for d in dims})
 
 
 def rounded(dtype: DType, dims: tuple[Expr, ...], parts: Parts, wide: DType, formula: Formula) -> Tile:
-    """Return a Tile whose element is `formula`, of the type `wide`, rounded to `dtype`; nothing is emitted.
+    """Return a Tile of the type `dtype` whose element is `formula`, of the type `wide`, rounded; emit nothing.
 
-    It also keeps (wide, formula) as its unrounded accumulator, unless both types are the same.
+    The Tile also keeps (`wide`, `formula`), the unrounded accumulator, unless both types are the same. `dims` and
+    `parts`, {dimension: (first index, extent)}, are those of the Tile.
     """
     if wide is dtype:
         return Tile(dtype, dims, parts, formula)
@@ -106,16 +107,16 @@ def loads(formula: Formula) -> Iterator[Load]:
 
 
 def only_load(formula: Formula) -> Load | None:
-    """Return the Load if the formula is one load and nothing else; None otherwise."""
+    """Return the Load of a formula that is one load and nothing else; None for any other formula."""
     return formula.value if formula.name == "operand" else None
 
 
 def rewritten(
     formula: Formula, images: Callable[[Expr], Expr], loaded: Callable[[Load], Formula] | None = None
 ) -> Formula:
-    """Return the formula with images(e) in place of every expression e: indices, and coordinates of loads.
+    """Return the formula with images(e) in place of every expression e: of indices, and of the coordinates of loads.
 
-    `loaded` gives the formula that replaces a Load; None: the load stays, with its coordinates replaced.
+    If `loaded` is given, loaded(load) gives the formula that replaces a load as a whole; `images` is not applied to it.
     """
     if formula.name == "operand":
         source: Load = formula.value
@@ -132,10 +133,10 @@ DEAR = {
 
 
 def weight(formula: Formula) -> int:
-    """Return the estimated cost to compute one element: a sum over the formula's operations, in simple instructions.
+    """Return the estimated cost of one element of `formula`: a sum over its operations, counted in simple instructions.
 
-    A function such as exp or div costs 8. A load, an index or simple arithmetic costs 1, a number 0: `exp(x[i]) + 2` ->
-    10.
+    A function such as exp or div (`DEAR`) costs 8. A load, an index or simple arithmetic costs 1, a number 0:
+    `exp(x[i]) + 2` -> 10.
     """
     total = 0
     for node in formula.walk():
@@ -144,7 +145,8 @@ def weight(formula: Formula) -> int:
 
 
 def divided(size: Size, by: int) -> tuple[Size, Size]:
-    """Return (quotient, remainder) of a size divided by a number; expressions, if the size is known only at the call.
+    """Return (quotient, remainder) of `size` divided by the number `by`: ints, or expressions if `size` is known only
+    at the call. (0, size) if `size` is always less than `by`.
 
     >>> from tilewright.algebra.expr import symbol
     >>> divided(70, 32), divided(symbol("M", 1, 99), 32)
@@ -158,18 +160,20 @@ def divided(size: Size, by: int) -> tuple[Size, Size]:
 
 
 def pieces(size: Size, by: int) -> Size:
-    """Return the number of blocks of `by` elements that cover `size` elements, rounded up: 70, 32 -> 3."""
+    """Return the number of blocks of `by` elements that cover `size` elements, rounded up: 70, 32 -> 3. It is an
+    expression if `size` is one.
+    """
     return number_or((as_expr(size) + by - 1) // by)
 
 
 def most(size: Size) -> int:
-    """Return `size` as an int; of an expression, which is known only at the call, the largest value."""
+    """Return the largest value that `size` can have, as an int: `size` itself if it is an int."""
     return size if isinstance(size, int) else int(size.hi)
 
 
 def common_parts(tiles: list[Tile]) -> Parts:
-    """Return {dimension: (first index, extent)} for the result of an operation on `tiles`: the parts in which all tiles
-    have elements.
+    """Return {dimension: (first index, extent)}, the parts of an elementwise result: those indices for which all
+    `tiles` have elements.
 
     If tiles have different parts of a dimension, the result has the part that lies in all others; raise a ProgramError
     if none does. A tile that is one number everywhere counts only for dimensions that no other tile has.
@@ -186,8 +190,8 @@ def common_parts(tiles: list[Tile]) -> Parts:
 
 
 def inner_part(dim: Expr, a: Part, b: Part) -> Part:
-    """Return `a` or `b`, two parts (first index, extent) of the dimension `dim`: the one that is proved to lie in the
-    other.
+    """Return `a` or `b`, two parts (first index, extent) of the dimension `dim`: the one that is proved to lie within
+    the other.
 
     Raise a ProgramError if neither is: (0, 8) and (2, 4) -> (2, 4); (0, 8) and (4, 8) -> error.
     """

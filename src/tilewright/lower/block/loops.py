@@ -39,12 +39,13 @@ from tilewright.plan.general import CHOSEN, WHOLE, only_adds, tiling_attrs
 
 
 def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a loop over tiles of an axis, in order, with carried values in tensors; return the Tiles of its results.
+    """Emit the loop `op` over tiles of an axis, in order, with carried values in tensors; return the Tiles of its
+    results.
 
     A ragged last tile gets a second copy of the body. If values between MMAs are in registers, that tile is padded and
-    masked instead, and fully masked iterations are skipped at both ends. A loop with the attribute `start` is a while
-    loop; it and a loop with data-dependent limits are emitted as `while`. Small reads of the axis may be hoisted out of
-    the loop.
+    masked instead, and fully masked iterations at both ends are left out. A while loop (an `iterate` with the attribute
+    `start`) and a loop with data-dependent limits become a `while`. Small reads of the body may be hoisted out of the
+    loop.
     """
     scope = low.scope
     axis: Expr = op.attrs["axis"]
@@ -97,10 +98,11 @@ def iterate(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _full_tiles(
     low: Lowering, op: Op, first: Expr, length: Size, tile: Size
 ) -> tuple[Expr, Expr, list[tuple[Expr, Size]]]:
-    """Return (first, count, ragged): where the loop `op` starts, its number of full tiles, and what remains after them.
+    """Return (first, count, ragged) of the loop `op`: its first index, its number of full tiles, and the tiles behind
+    them.
 
-    `ragged` is [(condition, width)], or [] if nothing remains; 70 elements in tiles of 32 give (0, 2, [(1, 6)]). It has
-    several entries if workgroups have different widths. The loop covers `length` elements from `first` on, unless a
+    `ragged` is [(condition, width)], [] if full tiles cover all: 70 elements in tiles of 32 give (0, 2, [(1, 6)]). It
+    has several entries if workgroups have different widths. The loop covers `length` elements from `first` on, unless a
     constraint states its start or number of iterations; for loops in `low.free`, constraints are ignored. Raise a
     ProgramError if a stated start is below 0, or if a stated limit is known only at run time.
     """
@@ -130,10 +132,10 @@ def _full_tiles(
 
 
 def _over_workgroups(e: Expr) -> Any:
-    """Return an array of the values of `e` for all values of its symbols: loop variables and workgroup ids.
+    """Return an array of the values of `e` for all values of its symbols, which are loop variables and workgroup ids.
 
-    It has one dimension for each symbol. Raise a ProgramError if a symbol's range is infinite, or if there are more
-    than 4M (TABLED) values.
+    The array has one dimension for each symbol. Raise a ProgramError if a symbol's range is infinite, or if there are
+    more than 4M (TABLED) values.
     """
     if isinstance(e, Const):
         return np.asarray(e.value)
@@ -144,14 +146,15 @@ def _over_workgroups(e: Expr) -> Any:
 
 
 def _finite(limit: Any) -> int:
-    """Return `limit`, a bound of a loop variable, as an int; raise a ProgramError if it is infinite."""
+    """Return `limit`, a bound of a symbol's range, as an int; raise a ProgramError if it is infinite."""
     if not isinstance(limit, int):
         raise ProgramError(f"a loop whose limit is {limit} has no native form here")
     return limit
 
 
 def _limits(program: Program, op: Op) -> dict[str, Expr]:
-    """Return {"start": first index, "iters": number of iterations} as tiling constraints state them for the loop `op`.
+    """Return {"start": first index, "iters": number of iterations} as tiling constraints state them for the loop `op`,
+    as expressions.
 
     An entry that no constraint states is missing.
     """
@@ -161,8 +164,8 @@ def _limits(program: Program, op: Op) -> dict[str, Expr]:
 def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ...]:
     """Return the Tiles of a loop's results: loads of the carried tensors, cast to the types of the results.
 
-    `carried` has (tensor, Tile that it starts from) for each result. A result without elements has no tensor, and is
-    the Tile that it starts from.
+    `carried` has (tensor, Tile of the initial value) for each result. A result without elements has the tensor None,
+    and is that Tile.
     """
     results = []
     for (tensor, start), value in zip(carried, op.results, strict=True):
@@ -178,12 +181,12 @@ def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ..
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
     """Return the number of elements that one iteration of the loop `op` covers; its `axis` has `length` elements here.
 
-    For a loop with the same result for every tile size (`op` in `low.free`), it is the plan's tile size or a default.
-    It is the whole length if this loop only adds, `length` is known only at the call, and no constraint states a known
-    tile size.
+    For a loop whose result does not depend on the tile size (`op` in `low.free`), it is the plan's tile size or a
+    default. But it is `length` if the loop only adds products, `length` is known only at the call, and no constraint
+    states a known tile size.
 
-    For other loops it is the tile size that a constraint states. Without one, it is the whole length if the program
-    allows any tile size; else raise a ProgramError.
+    For other loops it is the tile size that a constraint states. Without one, it is `length` if the program allows any
+    tile size; else raise a ProgramError.
     """
     if op in low.free:
         tile = tiling_attrs(low.program, axis).get("tile")
@@ -204,7 +207,9 @@ def _least_one(length: Size) -> Size:
 
 
 def _stated(low: Lowering, axis: Expr) -> int | None:
-    """Return the tile size that a constraint states for the loop over `axis`; None if there is none."""
+    """Return the tile size that a constraint states for the loop over `axis`; None if there is none. Raise a
+    ProgramError if it is no number before the call.
+    """
     tile = tiling_attrs(low.program, axis).get("tile")
     return None if tile is None else low.scope.number(tile)
 
@@ -213,11 +218,10 @@ Carried = tuple[Value | None, Tile]
 
 
 def _all_carried(low: Lowering, op: Op, values: Sequence[Value]) -> list[Carried]:
-    """Emit stores of the initial values of the loop's carried variables into new tensors.
+    """Emit stores of the initial `values` of the carried variables of the loop `op` into new tensors.
 
-    Return [(tensor, Tile), ...], one pair for each variable: a Tile is the formula of a value, here a load of the
-    tensor. The tensor is None, and nothing is stored, for a value without elements. `op` is the loop; `values` are the
-    initial values.
+    Return [(tensor, Tile), ...], one pair for each variable; the Tile loads from the tensor. For a value without
+    elements, the tensor is None, the Tile is that of the initial value, and nothing is stored.
     """
     starts = zip((low.storage.env[v] for v in values), op.blocks[0].args, strict=True)
     return [_carried(low, op, n, start, arg) for n, (start, arg) in enumerate(starts)]
@@ -227,9 +231,9 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
     """Emit the store of one carried variable's initial value to a new tensor; return (tensor, Tile that loads from it).
 
     `place` is the variable's number in the loop `op`, `start` the Tile of its initial value, `arg` the body's argument
-    for it. If an MMA or reduction computes the variable, the tensor has the accumulator's type; for an MMA by an atom
-    also the register layout. Return (None, start) if there are no elements. Raise a ProgramError if the variable has
-    the loop's axis as a dimension.
+    for it. If an MMA or reduction computes the variable, the tensor has the accumulator's type; for an MMA by an atom,
+    also its register layout or padding. Return (None, start) if there are no elements. Raise a ProgramError if the
+    variable has the loop's axis as a dimension.
     """
     wide = _carried_type(low.machine, op, place) or (start.wide[0] if start.wide is not None else None)
     dims = arg.type.dims
@@ -260,15 +264,16 @@ def _carried(low: Lowering, op: Op, place: int, start: Tile, arg: Value) -> Carr
 
 
 def _maker_of_carried(op: Op, place: int) -> Op | None:
-    """Return the operation in a loop's body that computes the next carried value number `place`; None if the value does
-    not come from an operation of the body.
+    """Return the operation in the body of the loop `op` that computes the next value of carried variable number
+    `place`; None if no operation of the body does.
     """
     value = op.blocks[0].ops[-1].operands[place]
     return next((inner for inner in op.blocks[0].ops if value in inner.results), None)
 
 
 def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
-    """Return the accumulator type of carried value number `place` if an MMA or a reduction in the body computes it.
+    """Return the accumulator type of carried variable number `place` of the loop `op` if an MMA or a reduction in the
+    body computes it.
 
     None otherwise, and for bools.
     """
@@ -283,13 +288,13 @@ def _carried_type(machine: Machine, op: Op, place: int) -> DType | None:
 
 
 def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> None:
-    """Emit some reads of the loop `op` in front of it, for all of its iterations; record {read: its Tile} in
+    """Emit some reads of the loop `op` in front of it, for all of its iterations; add {read: its Tile} to
     `low.storage.early`.
 
-    Reads with the loop's axis are compared by their number of elements for all iterations. A read is hoisted if it has
-    fewer elements than the largest of them, and at most as many as the machine allows. If the loop has one iteration
-    (`once`) and lanes have boxes of results, the largest is hoisted too, so that its load overlaps with the others.
-    `part` is the (first index, extent) of the `axis`.
+    Reads with the loop's `axis` are compared by their number of elements for all iterations. A read is hoisted if it
+    has fewer elements than the largest of them, and at most as many as the machine allows. If the loop has one
+    iteration (`once`) and lanes have boxes of results, the largest is hoisted too, so that its load overlaps with the
+    others. `part` is (first index, extent) of the `axis` in all iterations.
     """
     reads = [inner for inner in op.blocks[0].ops if inner.name == "read" and axis in inner.result.type.dims]
     with low.scope.at(axis, part):
@@ -305,17 +310,19 @@ def _hoist_reads(low: Lowering, op: Op, axis: Expr, part: Part, once: bool) -> N
 
 
 def _iteration(low: Lowering, op: Op, carried: list[Carried], axis: Expr, part: Part) -> None:
-    """Emit one iteration of the loop `op`, for the tile `part`, (first index, extent), of its axis.
+    """Emit one iteration of the loop `op`, for the tile `part`, (first index, extent), of its `axis`.
 
-    The values that the body yields are stored in the `carried` tensors.
+    The values that the body yields are stored in the `carried` tensors, [(tensor, Tile of the initial value), ...].
     """
     with low.scope.at(axis, part), low.nested():
         _body(low, op, carried)
 
 
 def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
-    """Emit the body of the loop `op`, whose arguments are loaded from the `carried` tensors; store what it yields in
-    them.
+    """Emit the body of the loop `op`; its arguments are loaded from the `carried` tensors, and what it yields is stored
+    there.
+
+    `carried` is [(tensor, Tile of the initial value), ...]; a tensor is None for a value without elements.
     """
     (body,) = op.blocks
     for (tensor, start), arg in zip(carried, body.args, strict=True):
@@ -330,16 +337,20 @@ def _body(low: Lowering, op: Op, carried: list[Carried]) -> None:
 
 
 def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a loop whose start, end or number of iterations depends on data; return the Tiles of its results.
+    """Emit a loop whose start, end or number of iterations depends on data, as a `while`; return the Tiles of its
+    results.
 
-    It becomes a while loop; the current index is in memory. Raise a ProgramError in four cases: inside a conditional;
+    The start of the current tile is in memory. Raise a ProgramError in four cases: inside a conditional on data;
     without a stated tile size; if workgroups or another loop split the axis; inside another such loop over the same
     axis.
     """
     scope = low.scope
     axis: Expr = op.attrs["axis"]
     if scope.masks or axis in scope.parts or axis in scope.bases:
-        raise ProgramError(f"{op_text(op)}: natively, only a loop over whole of {axis} is moved by data", op.loc)
+        raise ProgramError(
+            f"{op_text(op)}: natively, only a loop over all of {axis}, outside of conditionals, has limits in data",
+            op.loc,
+        )
     limits, tile = _limits(low.program, op), _stated(low, axis)
     if tile is None:
         raise ProgramError(f"iterate over {axis} has no tile size", op.loc)
@@ -356,7 +367,7 @@ def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
     carried, required = _all_carried(low, op, op.operands), set(low.reports.required)
 
     def emit_iteration() -> None:
-        """Emit the body for the current tile, and the step of the current index to the next tile."""
+        """Emit the body for the current tile, and the step from its start to that of the next tile."""
         with low.nested():
             scope.bases[axis], scope.ends[axis] = current, Tile(dtypes.i64, (), {}, end)
             with scope.at(axis, (as_expr(0), tile)):
@@ -370,9 +381,10 @@ def _data_dependent_loop(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[], None]) -> None:
-    """Emit a while loop: `truth()` gives the formula of its condition, `one()` emits its body.
+    """Emit a while loop: `truth()` emits code for its condition and returns the condition's formula; `one()` emits its
+    body.
 
-    Code for the condition is emitted twice: in front of the loop, and at the end of the body.
+    Both are called once for the body; `truth()` is also called before, for the test in front of the loop.
     """
     is_true = storage.writer.register(dtypes.i32, "going")
 
@@ -389,11 +401,12 @@ def _emit_while(storage: Storage, truth: Callable[[], Formula], one: Callable[[]
 
 
 def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a while loop: its body sets the loop's axis by set_symbol, and it runs while its condition holds. Return the
-    Tiles of its results.
+    """Emit a while loop: its body sets the loop's axis by set_symbol, and runs while the condition holds. Return the
+    Tiles of the loop's results.
 
-    The first operand is the axis's first value; the others are carried. Raise a ProgramError in three cases: the body
-    never sets the axis; the loop is inside a conditional on data; it is inside a while loop over the same axis.
+    The first operand is the axis's first value; the others are the initial values of carried variables. Raise a
+    ProgramError in three cases: the body never sets the axis; the loop is inside a conditional on data; it is inside a
+    while loop over the same axis.
     """
     scope = low.scope
     axis = op.attrs["axis"]
@@ -412,7 +425,9 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
     scope.bound[axis] = current
 
     def truth() -> Formula:
-        """Return the formula of the condition."""
+        """Return the formula of the loop's condition for the current values of axis and carried variables; emit the
+        code that it needs.
+        """
         data = {axis: current.formula}
         for n, ((tensor, start), value) in enumerate(zip(carried, op.operands[1:], strict=True)):
             carried_symbol = symbol(f"GET_ITER_ARG_{n}")
@@ -427,7 +442,7 @@ def _while(low: Lowering, op: Op) -> tuple[Tile, ...]:
         return formulas.of_expr(e, data)
 
     def emit_iteration() -> None:
-        """Emit the body, and the store of the index that it sets."""
+        """Emit the body, and the store of the next index, which the body sets."""
         with low.nested():
             _body(low, op, carried)
             following = scope.bound[axis].formula
@@ -446,8 +461,9 @@ def _store(storage: Storage, carried: list[Carried], yielded: tuple[Tile, ...]) 
     """Emit the stores of all `yielded` tiles in the `carried` tensors, as if all happened at the same time: a swap
     works.
 
-    A tile is first computed to a new tensor if a later yielded tile reads the tensor that it overwrites, or if it reads
-    other elements of its own tensor. Nothing is stored for a value that is in its tensor already, or has no elements.
+    `carried` is [(tensor, Tile of the initial value), ...]. A tile is first computed to a new tensor if a later yielded
+    tile reads the tensor that it overwrites, or if it reads other elements of its own tensor. Nothing is stored for a
+    value that is in its tensor already, or has no elements.
     """
     pending: list[tuple[Value, Tile, Formula]] = []
     for (tensor, start), tile in zip(carried, yielded, strict=True):
@@ -480,8 +496,8 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
     A result has the body's value where the condition holds, and the operand's elsewhere. If the condition is a number,
     the body is emitted without a branch, or not at all. A condition on workgroup ids or on sizes known only at the call
-    becomes a branch. A condition on data is stored in memory, and masks every write. Raise a ProgramError if the
-    condition has any other symbol.
+    becomes a branch. A condition on data is stored in memory, and masks every write. Outside of grid programs, raise a
+    ProgramError if the condition has any other symbol.
     """
     scope = low.scope
     (body,) = op.blocks
@@ -525,11 +541,11 @@ def conditional(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> tuple[Tile, ...]:
-    """Emit the body of a conditional in a branch on `when`, a condition on workgroup ids or sizes; return the result
-    tiles.
+    """Emit the body of the conditional `op` in a branch on `when`, a condition on workgroup ids or sizes; return the
+    result tiles.
 
-    The tiles `otherwise` are stored in new tensors before the branch; in the branch, the body's values overwrite them.
-    Raise a ProgramError if the two cover different parts of a dimension.
+    The tiles `otherwise`, which are the results where `when` is false, are stored in new tensors before the branch; in
+    the branch, the body's values overwrite them. Raise a ProgramError if the two cover different parts of a dimension.
     """
     (body,) = op.blocks
     stored = [low.storage.stored(t, name="otherwise") for t in otherwise]
@@ -537,7 +553,9 @@ def _by_workgroup(low: Lowering, op: Op, when: Expr, otherwise: list[Tile]) -> t
         yielded = low.block(body)
         for yes, no in zip(yielded, stored, strict=True):
             if yes.parts != no.parts:
-                raise ProgramError(f"{op_text(op)}: what it gives has another part than what it replaces", op.loc)
+                raise ProgramError(
+                    f"{op_text(op)}: its body and its operand give different parts of a dimension", op.loc
+                )
             if 0 not in no.sizes:
                 low.storage.put(next(loads(no.formula)).tensor, no.dims, no.parts, yes.formula)
     return tuple(stored) if op.results else ()

@@ -74,7 +74,7 @@ class Lowered:
 
 
 def _nothing(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower an operation that becomes no code, such as `barrier`: emit nothing, and return (), as it has no results."""
+    """Emit nothing for `op`, a `barrier` of the tile program; return (), as it has no results."""
     return ()
 
 
@@ -108,12 +108,13 @@ RULES: dict[str, Rule] = {
 
 
 def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
-    """Emit the code of the operations in a tile block; return the lazy Tiles of its `yield`'s operands, () if it has no
-    `yield`.
+    """Emit the code of the operations in `block`, a block of the tile program. Return the lazy Tiles (formulas) of the
+    operands of its `yield`, () if it has no `yield`.
 
-    Operations along the same rows are fused into one loop where that pays. The Tile of each other result is recorded in
-    `low.storage.env`. It is first masked past the end of a loop's axis if its operation was chosen for that
-    (`masks.hide_end`), and stored in memory or registers if that is cheaper than to compute it again.
+    Operations along the same rows are fused into one loop where that pays. `low.storage.env` gets {result: Tile} for
+    the results of the operations, except for memory that `allocate` returns. If it is cheaper than computing a result
+    at each use, the result is stored in memory or registers, and its Tile loads from there. If `masks.hide_end` chose
+    an operation, its result is -inf past the end of the loop's axis.
     """
     env = low.storage.env
     for step in row_fusion.steps(low, block.ops):
@@ -126,7 +127,7 @@ def _block(low: Lowering, block: Block) -> tuple[Tile, ...]:
             continue
         if step.name == "yield":
             return tuple(env[v] for v in step.operands)
-        for value, tile in zip(step.results, low.done(step), strict=step.name != "allocate"):  # memory is no tile
+        for value, tile in zip(step.results, low.lower(step), strict=step.name != "allocate"):  # memory is no tile
             env[value] = kept(low, step, value, masks.mask_tail(low, step, tile))
     return ()
 
@@ -148,12 +149,13 @@ def lower_tiles(
     """Lower a tile program to a block program; return it with its arguments, run-time reports and packing programs
     (Lowered).
 
-    Sizes (`symbols`) and `shapes` of arguments are numbers, or expressions of the sizes in `opened` (known only at the
-    call), which become parameters. `bound` is the program with its plan. `free` are the loops with the same result for
-    every tile size. With `logs`, debug_log writes to arguments of its own; else it emits nothing. `workgroups` is for a
-    grid program: {symbol that depends on workgroup ids: its expression}. With `lenient`, symbols that set_symbol sets
-    may have values outside their range. `written` are arguments that the caller knows to be written completely; for all
-    others, the lowering finds out.
+    `symbols` is {size: value}, `shapes` is {argument: extents}: numbers, or expressions of the sizes in `opened` (known
+    only at the call), which become parameters. `bound` is the program with its plan. `free` are the loops whose result
+    does not depend on the tile size. With `logs`, each debug_log label gets an extra argument; otherwise debug_log
+    emits nothing. `workgroups` is for a grid program: {symbol that depends on workgroup ids: its expression}. With
+    `lenient`, symbols that set_symbol sets may have values outside their range. `written` are arguments that the caller
+    knows to be written completely. Raise a ProgramError for what cannot be compiled, and an ExecutionError for a fault
+    that every call would have, such as a read out of bounds.
 
     >>> from tilewright.ir.tile import parse_tile
     >>> from tilewright.plan.kernel import KernelProgram
@@ -213,19 +215,20 @@ def lower_tiles(
 
 
 def _task_width(bound: BoundKernel, scope: TileScope, dim: Expr) -> int:
-    """Return the extent of a task along `dim` as an int: the plan's, or all of `dim` if the plan states none.
+    """Return the number of elements of `dim` that one task has, as an int: the plan's, or all of `dim` if the plan
+    states none.
 
-    If that size is open (known only at the call), return 2, which stands for "more than 1".
+    If `dim` is not split and its size is known only at the call, return 2, which stands for "more than 1".
     """
     size = bound.widths.get(dim) or scope.size(dim)
     return size if isinstance(size, int) else 2
 
 
 def _lowered(low: Lowering, tasks: Tasks, waves: int) -> Lowered:
-    """Emit the whole block program: its tasks, by `tasks`, and its arguments; verify it, and return it as a Lowered.
+    """Emit the whole block program, its tasks by `tasks`; verify the program, and return it as a Lowered.
 
-    `low` is the state of the lowering, which collects reports, packing programs and copies on the way. `waves` is the
-    number of waves of a workgroup; the program records it if there are several.
+    `low` collects the arguments, reports, packing programs and copies while tasks are emitted. `waves` is the number of
+    waves of a workgroup; the program records it if it is more than 1.
     """
     arguments, reports = low.arguments, low.reports
     for arg in low.program.args:

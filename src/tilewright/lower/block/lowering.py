@@ -1,7 +1,7 @@
 """The state of the lowering from tile to block programs, and the table of its rules (one for each operation).
 
 A rule emits block operations for one tile operation. It takes the Lowering: the program and its plan, the scope, the
-storage, the writer. Rules do not import each other to lower the operations inside of an operation: `block` and `done`
+storage, the writer. Rules do not import each other to lower the operations inside of an operation: `block` and `lower`
 look them up.
 """
 
@@ -93,7 +93,7 @@ class Lowering:
 
     @property
     def plan(self) -> Schedule:
-        """The schedule (plan) of the kernel; its axes are the dimensions of the program."""
+        """The plan of the kernel as a Schedule; its axes are the dimensions of the tile program."""
         return self.bound.plan
 
     @property
@@ -103,20 +103,22 @@ class Lowering:
 
     @property
     def in_grid(self) -> bool:
-        """True for a grid program: its tile operations run once for each workgroup of a grid that the author states."""
+        """True for a grid program: its author states the workgroups, and its operations run once for each workgroup."""
         return self.arguments.in_grid
 
     def block(self, block: Block) -> tuple[Tile, ...]:
-        """Emit the code of a tile block; return the lazy Tiles of its `yield`'s operands, () if it has no `yield`."""
+        """Emit the code of `block`, a block of the tile program; return the lazy Tiles of the operands of its `yield`,
+        () if it has no `yield`. `self.storage.env` gets the Tiles of the results of its operations.
+        """
         return self.rules.block(self, block)
 
-    def done(self, op: Op) -> tuple[Tile, ...]:
+    def lower(self, op: Op) -> tuple[Tile, ...]:
         """Lower one tile operation by the rule for its name, which emits block operations; return the Tiles of its
         results.
 
         There is one Tile for each result; `allocate`, whose result is memory, gives (). Raise a ProgramError, with the
-        author's source line, if there is no rule, if the rule refuses the operation, or if the operation needs all
-        elements along a dimension with a data-dependent start or end.
+        author's source line, if the operation has no rule, if its rule refuses it, or if it needs all elements along a
+        dimension with a data-dependent start or end. An ExecutionError of the rule is passed on.
         """
         rule = self.rules.operations.get(op.name)
         if rule is None:
@@ -133,7 +135,7 @@ class Lowering:
     def nested(self) -> Iterator[None]:
         """Context manager: at its end, the Tiles of values that were set within it are forgotten.
 
-        Symbols that set_symbol set, and data-dependent ends of dimensions, get their former values again.
+        Values that set_symbol set, and data-dependent ends of dimensions, are those from before it again.
         """
         with self.storage.nested(), self.scope.nested():
             yield
@@ -142,8 +144,9 @@ class Lowering:
     def branch(self, condition: Expr) -> Iterator[None]:
         """Context manager: emit an `if` on `condition` around the operations that are emitted within it.
 
-        The condition is an expression of loop variables and workgroup ids; proofs within the context may use it. There
-        is no `if` if the condition is a constant other than 0, or if nothing is emitted.
+        `condition` is an expression of loop variables, workgroup ids and sizes; proofs within the context may use it.
+        No `if` is emitted if `condition` is a constant other than 0, or if nothing is emitted within it. Range checks
+        of symbols that are emitted in the `if` do not count as done after it (`self.reports.required`).
         """
         if isinstance(condition, Const) and condition.value:
             yield
@@ -156,5 +159,5 @@ class Lowering:
             self.writer.emit("if", when=condition, blocks=(inner,))
 
     def before_tasks(self) -> AbstractContextManager[None]:
-        """Return a context manager: operations emitted within it run once, before the first task."""
+        """Return a context manager: operations that are emitted within it run once, before the first task."""
         return self.writer.inside(self.task.before)

@@ -37,8 +37,8 @@ _DIFFERENCES = {
 
 
 def condition_of(formula: Formula) -> list[Expr] | None:
-    """Return [expressions] for a condition on coordinates: it is true exactly where all of them are >= 0. `n <= m + 2`
-    gives [m - n + 2].
+    """Return [expressions] for a condition on coordinates: it is true exactly where all expressions are >= 0. `n <= m +
+    2` gives [m - n + 2].
 
     The condition may be <, <=, > or >= between sums, differences and products of coordinates and integers, or several
     of these joined by `and_`. None for anything else, such as a condition on data.
@@ -94,14 +94,14 @@ def limit_over(scope: TileScope, e: Expr, dims: tuple[Expr, ...], parts: Parts, 
 
 
 def select(low: Lowering, op: Op, tiles: list[Tile], parts: Parts) -> Tile | None:
-    """Emit a masked copy of a register tile for the select `op`; return its Tile, or None if the select must be a
-    formula.
+    """Emit a masked copy of a register tile for the select `op`; return the Tile of the copy. Return None if the select
+    must be a formula.
 
-    `tiles` are (condition, tile where it is true, tile where it is false); `parts` maps the result's dimensions to
-    (first index, extent). The mask is applied in a branch that only tiles with masked elements take. If no element is
-    masked, the true tile is returned, and nothing is emitted. None unless the condition is one linear comparison of
-    coordinates, the false tile is one number, and the result has the register layout of values between MMAs
-    (`writer.fragment_layout`).
+    `tiles` are (condition, tile where it is true, tile where it is false); `parts` is {dimension of the result: (first
+    index, extent)}. The mask is applied in a branch that only tiles with masked elements take. If it is proved that no
+    element is masked, nothing is emitted, and the Tile is that of the true tile. None unless the condition is one
+    linear comparison of coordinates, the false tile is one number, and the result has the register layout of values
+    between MMAs (`low.writer.fragment_layout`).
     """
     kind: TileType = op.results[0].type
     condition, chosen, other = tiles
@@ -122,12 +122,12 @@ def _masked(
     low: Lowering, tile: Tile, mask_of: Callable[[Callable[[Expr], Expr]], Expr], least: Expr, other: Formula
 ) -> Tile:
     """Emit a copy of `tile` to new registers, with the number `other` where a mask is false; return the Tile of the
-    registers.
+    copy.
 
-    `mask_of(places)` gives an expression that is >= 0 where the mask is true; `places` maps coordinates to iterators.
-    `least` is its minimum over the tile: elements are replaced in a branch on `least` < 0. If `least` >= 0 is proved,
-    nothing is emitted, and `tile` is returned. If `other` is infinite, a positive factor of the tile's formula is
-    applied after masking.
+    `mask_of(places)` gives an expression that is >= 0 where the mask is true; `places` replaces coordinates by
+    iterators. `least` is the least value of that expression over the tile: elements are replaced in a branch on `least`
+    < 0. If `least` >= 0 is proved, nothing is emitted, and `tile` is returned. If `other` is infinite, a positive
+    factor of the tile's formula is applied after masking.
     """
     if low.scope.holds(least):
         return tile
@@ -152,7 +152,7 @@ def _masked(
 
 
 def hide_end(low: Lowering, op: Op) -> None:
-    """Choose which operation in the body of the loop `op` is masked with -inf past the end of the loop's axis; emit
+    """Choose the operation in the body of the loop `op` that is masked with -inf past the end of the loop's axis; emit
     nothing.
 
     `low.scope.unseen[axis]` is set to that operation, the last one that can be masked. It is set to None if a select in
@@ -169,10 +169,10 @@ def hide_end(low: Lowering, op: Op) -> None:
 
 
 def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -> bool:
-    """True if it is proved that `e` < 0 at all indices past the end of `axis`: a mask that is true where `e` >= 0 is
-    false.
+    """True if it is proved that `e` < 0 at all indices past the end of `axis`, so that a mask that is true where `e` >=
+    0 is false there.
 
-    It must be so for all indices along the other dimensions of `dims`. False if one of these depends on data.
+    It must be so for all indices along the other dimensions in `dims`. False if one of `dims` depends on data.
     """
     if any(d in scope.walking or not d.symbols.isdisjoint(scope.bound) for d in dims):
         return False
@@ -186,7 +186,7 @@ def _fails_past(scope: TileScope, e: Expr, dims: tuple[Expr, ...], axis: Expr) -
 
 def mask_tail(low: Lowering, op: Op, tile: Tile) -> Tile:
     """Return `tile`, the result of `op`, with -inf past the end of a loop's axis. Return it unchanged unless `op` is
-    the operation that `scope.unseen`, {axis: operation}, names for an axis.
+    the operation that `low.scope.unseen`, {axis: operation}, names for an axis.
 
     A tile with the register layout of accumulators is copied to new registers and masked there, by code that only the
     last iteration runs. Any other tile gets a select in its formula.
@@ -201,7 +201,7 @@ def mask_tail(low: Lowering, op: Op, tile: Tile) -> Tile:
         return replace(tile, formula=call("select", inside, tile.formula, number(-inf, tile.dtype)), wide=None)
 
     def wanted(places: Callable[[Expr], Expr]) -> Expr:
-        """Return an expression that is >= 0 up to the end of the axis."""
+        """Return an expression that is >= 0 up to the end of the axis; `places` replaces coordinates by iterators."""
         return last - places(low.scope.coordinate(axis))  # a coordinate itself is never past the end
 
     return _masked(low, tile, wanted, last - (first + width - 1), number(-inf, tile.dtype))
@@ -239,15 +239,17 @@ def unmasked_iterations(low: Lowering, op: Op, first: Expr, tile: int, count: Ex
 
 
 def conditions_of(low: Lowering, condition: Value) -> list[tuple[Expr, tuple[Expr, ...]]]:
-    """Return [(expression, dimensions of the mask)]: a mask is true exactly where all these expressions are >= 0.
+    """Return [(expression, dimensions of the mask), ...]: a mask is true exactly where all these expressions are >= 0.
 
-    `condition` is the mask's value in the program; the expressions are of coordinates. [] if it depends on data, or on
-    other operations than +, -, *, comparisons (<, <=, >, >=) and `and_`.
+    `condition` is the mask's value in the program; the expressions are of coordinates. [] if the mask depends on data,
+    or on other operations than +, -, *, comparisons (<, <=, >, >=) and `and_`.
     """
     makers = low.program.makers()
 
     def formula(value: Value) -> Formula:
-        """Return the formula of `value` over coordinates; an unknown argument in it stands for anything else."""
+        """Return the formula of `value` over coordinates; anything that is no coordinate, number or arithmetic becomes
+        an unknown argument.
+        """
         inner = makers.get(value)
         if inner is not None and inner.name == "self_index":
             return Formula("index", (), low.scope.coordinate(inner.attrs["dim"]))

@@ -22,12 +22,12 @@ LONG = 60
 
 
 def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
-    """Return the Tile of `value`, a result of `op`: stored by emitted code if that pays, else `tile` (a formula)
-    itself.
+    """Return the Tile of `value`, a result of `op`: if it pays, code is emitted that stores `tile`, and a Tile that
+    loads the stored elements is returned; else `tile`, a formula, itself.
 
-    It is stored if its formula is expensive and used several times, or is long, or if registers have one element of it
-    per row. It is never stored if it does not fit the registers of the lanes. Raise a ProgramError if a dimension
-    occurs twice.
+    It pays if the formula is expensive and used several times, if it is long, or if registers have one element of the
+    tile per row. A tile that does not fit the registers of the lanes is never stored. Raise a ProgramError if a
+    dimension occurs twice.
     """
     if len(set(tile.dims)) != len(tile.dims):
         raise ProgramError(f"{op_text(op)}: a dimension occurs twice, which has no native form yet", op.loc)
@@ -42,9 +42,11 @@ def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
 
 
 def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
-    """Return the Tile of `value`, stored first by emitted code if its formula costs more than `light` instructions.
+    """Return the Tile of `value`, stored first by emitted code if its formula costs more than `light` simple
+    instructions.
 
-    A stored Tile replaces the old one in `storage.env`. Its formula may then be repeated.
+    A stored Tile replaces the old one in `storage.env`. The caller may use the formula of the returned Tile several
+    times.
     """
     tile = storage.env[value]
     if weight(tile.formula) > light and any(loads(tile.formula)):
@@ -53,11 +55,12 @@ def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
 
 
 def near(low: Lowering, value: Value) -> Tile:
-    """Return the Tile of `value`; emit code that stores it in the workgroup's memory first if several operations use it
-    and it fits there.
+    """Return the Tile of `value`; if several operations use it, emit code that stores it in the workgroup's memory
+    first.
 
     A stored Tile replaces the old one in `low.storage.env`. Nothing is stored if the tile is there already, is one
-    number everywhere, or is a rounded accumulator.
+    number everywhere, or is a rounded accumulator. On machines with lanes, and with several waves, nothing is stored
+    either if the lanes' registers, where such tensors end up, have no room for it.
     """
     tile, load = low.storage.env[value], only_load(low.storage.env[value].formula)
     is_near = tile.filled or tile.wide is not None or (load is not None and load.tensor.type.space == "shared")
@@ -72,8 +75,8 @@ def near(low: Lowering, value: Value) -> Tile:
 def is_row_read_again(low: Lowering, read: Op) -> bool:
     """True if a task should keep the elements of `read` in the workgroup's memory, because it reads them several times.
 
-    False for reads inside loops, in programs with MMAs, on machines without lanes, and with one wave per workgroup.
-    False also if an extent is known only at the call.
+    False for reads inside loops or conditionals, in programs with MMAs, on machines without lanes, with one wave per
+    workgroup, and if an extent is known only at the call.
     """
     if low.plan.waves == 1 or low.writer.lanes is None or low.writer.fragment_layout is not None or low.bound.products:
         return False
@@ -88,10 +91,11 @@ def is_row_read_again(low: Lowering, read: Op) -> bool:
 
 
 def fits(low: Lowering, sizes: Sequence[Size], values: int | None = None) -> bool:
-    """True if the registers of a workgroup's lanes hold a tile of the extents `sizes`: at most `values` elements for
-    each lane.
+    """True if the registers of a workgroup's lanes hold a tile of the extents `sizes`, with at most `values` elements
+    for each lane.
 
-    If `values` is None, it is the machine's limit. Always True if a workgroup has one wave, or the machine no lanes.
+    If `values` is None, it is the machine's limit. Always True if a workgroup has one wave, or the machine has no
+    lanes.
     """
     values = low.machine.row_tasks.most_values if values is None else values
     if low.plan.waves == 1 or low.writer.lanes is None:

@@ -16,7 +16,13 @@ from tilewright.ir.tensors import TensorType
 from tilewright.ir.tile import access_form
 from tilewright.ir.tile_formulas import call
 from tilewright.lower.block import dynamic_bounds, halo, in_place
-from tilewright.lower.block.accesses import TileAccess, access_of, bounds_marks, is_outside, ranges_out_of_bounds
+from tilewright.lower.block.accesses import (
+    TileAccess,
+    access_of,
+    bounds_marks,
+    out_of_bounds_formula,
+    ranges_out_of_bounds,
+)
 from tilewright.lower.block.lazy_tiles import Load, Parts, Tile, load
 from tilewright.lower.block.lowering import Lowering
 from tilewright.lower.block.materialise import is_row_read_again
@@ -30,8 +36,8 @@ from tilewright.plan.boxes import WRITES
 
 
 def is_aliased(program: Program) -> bool:
-    """True if some argument is read, and is also changed by an atomic or by a write at other coordinates than the
-    read's. The order of operations then matters.
+    """True if some argument is read, and is also changed by an atomic, or by a write at other coordinates than a read.
+    The order of operations then matters.
     """
     for arg in program.args:
         writes = [op for op in program.walk() if op.name in WRITES and op.operands[1] is arg]
@@ -45,15 +51,18 @@ def is_aliased(program: Program) -> bool:
 
 
 def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Lower a `read`; return (result tile,). Its formula loads from the argument itself if all elements are in bounds.
+    """Lower a `read`; return (result tile,).
 
-    If some may not be, a copy is emitted, and the tile loads from that: a masked copy, a halo tile (all that a sliding
-    window covers, copied once) or a gather. MMAs that can skip elements out of bounds load in place. The elements are
-    also copied if the program writes the argument, or if rows are read again.
+    If all elements are in bounds, the tile's formula loads from the argument itself. Otherwise a copy is emitted, and
+    the tile loads from that: a masked copy, a halo tile (all that a sliding window covers, copied once) or a gather. An
+    MMA that can skip elements out of bounds still loads from the argument. Elements in bounds are also copied if the
+    program writes the argument, or if rows are read several times. A read that was hoisted out of a loop, or that a
+    task has staged, emits nothing, and loads from that copy. A read of no elements emits nothing, and gives 0.
 
-    A read without `otherwise` must stay in bounds: raise an ExecutionError if it does not. If that depends on data, on
-    a conditional or on the workgroup, emit a check at run time instead. Elements past the limits in the attribute
-    `bounds` become `otherwise`. A read of no elements emits nothing.
+    Elements out of bounds become the attribute `otherwise`, as do elements past the limits in the attribute `bounds`.
+    Without `otherwise`, only padding of the plan may be out of bounds: raise an ExecutionError for any other element,
+    or a ProgramError if the sizes do not decide it. If it depends on data, on a conditional or on the workgroup, emit a
+    check at run time instead.
     """
     storage = low.storage
     if op in low.task.operands:
@@ -89,7 +98,7 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
         formula = _gathered(storage, access, kind, parts, marks, other)
     elif low.bound.lane_box and (box := halo.window_of(low, access, kind.dims, parts)) is not None:
         formula = halo.windowed(low, access, box, kind.dims, parts, kind.dtype, other)
-    elif only_in_padding and low.bound.packed and in_place.is_right(low.users, op):
+    elif only_in_padding and low.bound.packed and in_place.is_only_operand_b(low.users, op):
         pass  # packed panels have zeros past the end
     elif any(marks) and "bounds" not in op.attrs and in_place.is_read_in_place(low, op):
         storage.marks_of_load[Load(access.tensor, access.at)] = marks
@@ -115,10 +124,10 @@ def read(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def _task_operand(low: Lowering, op: Op) -> Tile:
-    """Return the lazy Tile of operand A of an MMA in tile registers, which the read `op` reads.
+    """Return the lazy Tile of the read `op`, which reads operand A of an MMA in tile registers.
 
     It loads from rows that the task has staged (copied to its own memory), or from the argument in place. For a load in
-    place, `storage.marks_of_load` records which of its coordinates may be out of bounds.
+    place, `low.storage.marks_of_load` gets which of its coordinates may be out of bounds.
     """
     kind: TileType = op.results[0].type
     parts = {d: low.scope.part(d) for d in kind.dims}
@@ -131,8 +140,8 @@ def _task_operand(low: Lowering, op: Op) -> Tile:
 
 
 def _is_only_in_padding(low: Lowering, access: TileAccess) -> bool:
-    """True if an access is out of bounds only in the padding of the last tasks or blocks; results there are never
-    stored.
+    """True if an access is out of bounds only for rows or columns that the plan adds as padding; results there are
+    never stored.
 
     False if the plan pads nothing, or if coordinates depend on data.
     """
@@ -150,11 +159,11 @@ def _is_only_in_padding(low: Lowering, access: TileAccess) -> bool:
 def _gathered(
     storage: Storage, access: TileAccess, kind: TileType, parts: Parts, marks: tuple[bool, ...], other: float
 ) -> Formula:
-    """Emit a gather of elements whose coordinates depend on data to a new tensor; return the formula that loads from
-    it.
+    """Emit a gather of elements whose coordinates depend on data to a new tensor; return the formula that loads an
+    element from that tensor.
 
-    `kind` is the type of the result; `parts` maps its dimensions to (first index, extent). `marks` says which
-    coordinates may be out of bounds; elements there get the value `other`.
+    `kind` is the type of the result; `parts` is {its dimensions: (first index, extent)}. `marks` says for each
+    coordinate of `access` whether it may be out of bounds; elements there get the value `other`.
     """
     sizes = tuple(parts[d][1] for d in kind.dims)
     over, images = storage.axes(kind.dims, parts)
@@ -177,10 +186,10 @@ def _gathered(
 def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], parts: Parts) -> None:
     """Emit a check that all elements of the read `op` are in bounds; if one is not, the call raises an error.
 
-    `access` has its coordinates; `parts`, {dimension: (first index, extent)}, is what it covers of the dimensions
-    `dims`. Elements do not count where a conditional around the read is false, or past a data-dependent end.
+    `access` has the coordinates of the read, and `dims` are its dimensions; `parts` is {dimension: (first index,
+    extent)}. Elements do not count where a conditional around the read is false, or past a data-dependent end.
     """
-    out_of_bounds = is_outside(access)
+    out_of_bounds = out_of_bounds_formula(access)
     for mask in low.scope.masks:
         out_of_bounds = Formula(
             "and_", (out_of_bounds, dynamic_bounds.squeezed(low, mask, dims, "the condition", op).formula)
@@ -203,7 +212,7 @@ def _report(low: Lowering, op: Op, access: TileAccess, dims: tuple[Expr, ...], p
 def write(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a `write`: a map or copy to memory, or a store through shared memory; return (), as it has no results.
 
-    If coordinates or conditions depend on data, emit a scatter. Emit nothing if the tile has no elements.
+    If coordinates or conditions depend on data, emit a scatter. Emit nothing if the tile or the memory has no elements.
     """
     to = Write(low, op)
     if to.empty:
@@ -221,29 +230,30 @@ def is_ordered(program: Program) -> bool:
     """True if the program must run as one task, in the program's order of operations.
 
     That is so in three cases: the old values of an atomic are used; an atomic has an element type for which no machine
-    has an atomic instruction (floats of at most 8 bits, and i4); or an argument is read, and also changed at other
-    coordinates or by an atomic.
+    has an atomic instruction (floats of at most 8 bits, and i4); or an argument is read, and also changed by an atomic
+    or by a write at other coordinates.
     """
     users = program.users()
     return is_aliased(program) or any(op.name in _STEPS and _is_loop_over_elements(users, op) for op in program.walk())
 
 
 def _is_loop_over_elements(users: Mapping[Value, list[Op]], op: Op) -> bool:
-    """True if the atomic `op` must be a loop over elements: its old values are used, or machines have no atomic for its
-    type.
+    """True if the atomic `op` must be a loop over single elements: its old values are used, or no machine has an atomic
+    instruction for its type.
 
-    These types are floats of at most 8 bits, and i4. `users` maps each value to the operations that use it.
+    These types are floats of at most 8 bits, and i4. `users` is {value: the operations that use it}.
     """
     dtype = op.operands[1].type.dtype
     return op.result in users or (dtype.is_float and dtype.bits <= 8) or dtype is dtypes.i4
 
 
 def atomic(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit an atomic, which combines a tile with memory; return (Tile,).
+    """Emit the atomic `op`, which combines a tile with memory; return (result tile,).
 
-    The Tile has the old elements of memory if something uses them, or if machines have no atomic for the type: a loop
-    over single elements is then emitted. Otherwise it is the operand's tile. Nothing is emitted for a tile without
-    elements. Raise a ProgramError for bools.
+    If something uses the result, or no machine has an atomic instruction for the type, a loop over single elements is
+    emitted, and the result tile has the old elements of memory. Otherwise the result tile is the operand's tile. For a
+    tile or memory without elements, nothing is emitted, and the result tile is the operand's tile too. Raise a
+    ProgramError for bools.
     """
     if op.operands[1].type.dtype is dtypes.bool_:
         raise ProgramError(f"{op.name} of bools has no native form yet", op.loc)
@@ -261,7 +271,7 @@ _STEPS = {"atomic_add": "add", "atomic_min": "minimum", "atomic_max": "maximum"}
 
 def _in_order(storage: Storage, op: Op, write: Write) -> Tile:
     """Emit the atomic `op` as a loop over single elements (gather, combine, scatter); return the Tile of the old
-    elements.
+    elements of memory.
 
     `write` has the elements and their coordinates in memory. Only one task may run this loop.
     """
@@ -296,8 +306,9 @@ def debug_log(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a `debug_log`: a store of its tile to an extra argument of the block program; return (), as it has no
     results.
 
-    The first debug_log of a label adds that argument to `low.reports.logs`. Nothing is emitted if the caller asked for
-    no logs, or the tile has no elements. Raise a ProgramError inside a conditional.
+    The first debug_log of a label adds its argument to `low.reports.logs`. In loops, the argument has a slot for each
+    iteration; iterations after the expected number overwrite the last slot. Nothing is emitted if the caller asked for
+    no logs, or if the tile has no elements. Raise a ProgramError inside a conditional on data.
     """
     scope = low.scope
     if low.reports.logs is None:

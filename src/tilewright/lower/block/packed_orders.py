@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from tilewright.algebra.expr import Expr
 from tilewright.analysis.flat_memory import Size
@@ -12,9 +12,6 @@ from tilewright.ir.core import Program, Value
 from tilewright.ir.dtypes import DType
 from tilewright.lower.block.lazy_tiles import pieces
 from tilewright.plan.microkernel import Microkernel
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,8 @@ class BlockOrder:
         """The extents of the packed tensor: (batch ..., blocks of N, taps ..., K / depth, tiles of a block, rows,
         columns, group).
 
-        The last three are those of an atom's tile of B: `depth` rows along K in groups of k_pack neighbours, N columns.
+        `depth` is K of the atom. The last three extents are those of an atom's tile of B: groups along K, columns, and
+        the k_pack neighbours along K of a group.
         """
         _, n, k = self.microkernel.atom.shape
         blocks, chunks = pieces(self.wide, self.microkernel.columns), pieces(self.long, k)
@@ -55,7 +53,8 @@ class BlockOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """A tuple of (extent, is_padded), one for each dimension of B: batch dimensions, taps, K and N, in this order.
+        """A tuple of (extent of B, is_padded), one for each dimension of B: batch dimensions, taps, K and N, in this
+        order.
 
         `is_padded` is True if the packed tensor has zeros behind the end of the dimension.
         """
@@ -66,9 +65,10 @@ class BlockOrder:
         return (*((n, False) for n in (*self.around, *self.deep)), *last)
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the coordinates in B, (batch ..., taps ..., K, N), of the element at `at` in the packed tensor.
+        """Return the coordinates in B, (batch ..., taps ..., K, N), of the element at the coordinates `at` of the
+        packed tensor.
 
-        K and N may lie past the end of B, where the packed tensor has zeros.
+        The coordinates along K and N may lie past the end of B, where the packed tensor has zeros.
         """
         _, n, k = self.microkernel.atom.shape
         before = len(self.around)
@@ -79,8 +79,8 @@ class BlockOrder:
     def places(self, outer: Sequence[Expr], k: Expr, column: Expr, inner: Expr) -> tuple[Expr, ...]:
         """Return the coordinates in the packed tensor of an element of B, for an index along each of B's dimensions.
 
-        `outer` are the indices along batch dimensions and taps, `k` the one along K; the one along N is `column` +
-        `inner`, which lies in the same block of N as `column`.
+        `outer` are the indices along batch dimensions and taps, `k` is the index along K. The index along N is `column`
+        + `inner`; it lies in the same block of N as `column`.
         """
         _, n, depth = self.microkernel.atom.shape
         place, along, before = column % self.microkernel.columns + inner, k % depth, len(self.around)
@@ -111,17 +111,18 @@ class LaneOrder:
 
     @property
     def ends(self) -> tuple[tuple[Size, bool], ...]:
-        """A tuple of (extent, is_padded), one for each dimension of B: the others, then the vectorised one.
+        """A tuple of (extent of B, is_padded), one for each dimension of B: the other dimensions, then the vectorised
+        one.
 
         `is_padded` is True if the packed tensor has zeros behind the end of the dimension.
         """
         return (*((n, False) for n in self.others), (self.wide, self.wide % self.width > 0))
 
     def source(self, at: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the coordinates in B, (other dimensions ..., vectorised dimension), of the element at `at` in the
-        packed tensor.
+        """Return the coordinates in B, (other dimensions ..., vectorised dimension), of the element at the coordinates
+        `at` of the packed tensor.
 
-        The last one may lie past the end of B, where the packed tensor has zeros.
+        The coordinate along the vectorised dimension may lie past the end of B, where the packed tensor has zeros.
         """
         return (*at[1:-1], self.width * at[0] + at[-1])
 

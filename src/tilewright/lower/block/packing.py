@@ -38,7 +38,7 @@ def pack_here(
     """Emit the packing of B's current part into the worker's memory; return (packed tensor, its order).
 
     `b` is the Tile of B. `axes` names M, N and K; `outer` are B's other dimensions; `kernel` has the atom and the
-    accumulator tile; `parts` maps dimensions to (first index, extent).
+    accumulator tile; `parts` is {dimension: (first index, extent)}.
     """
     tile, source = storage.load_of(b, kernel.atom.b.dtype)
     dims = (*outer, axes.k, axes.n)
@@ -46,7 +46,7 @@ def pack_here(
     packed = storage.writer.part(storage.writer.alloc(tile.dtype, order.shape, "packed"), order.shape)
 
     def images(indices: Sequence[Expr]) -> Substitution:
-        """Return the substitution of B's coordinates by `indices`, which count from the start of each part."""
+        """Return the substitution of B's coordinate symbols by `indices`, which count from the start of each part."""
         return Substitution(
             {storage.scope.coordinate(d): parts[d][0] + at for d, at in zip(dims, indices, strict=True)}
         )
@@ -62,10 +62,10 @@ def pack_before(
     """Return (tensor, order): a new argument of the program, which has all of B packed before the program runs, and its
     packed order.
 
-    None if B cannot be packed before, such as an operand that is computed, or if an extent depends on data. None also
-    unless the current part begins at a whole block of N and a whole atom of K, and ends at a whole atom of K or with K.
-    `b` is the Tile of B; `axes` names M, N and K; `outer` are B's other dimensions; `kernel` has the accumulator tile;
-    `parts` maps dimensions to (first index, extent).
+    None if B cannot be packed before, such as an operand that is computed (see `packed_before`), or if an extent
+    depends on data. None also unless the current part begins at a whole block of N and a whole atom of K, and ends at a
+    whole atom of K or with K. `b` is the Tile of B; `axes` names M, N and K; `outer` are B's other dimensions; `kernel`
+    has the accumulator tile; `parts` is {dimension: (first index, extent)}.
     """
     if any(d in low.scope.bases or not d.symbols.isdisjoint(low.scope.bound) for d in (*outer, axes.k, axes.n)):
         return None  # its extents depend on data
@@ -81,12 +81,12 @@ def pack_before(
 
 def packed_before(low: Lowering, b: Tile, dims: tuple[Expr, ...], order: Order) -> Value | None:
     """Return a new argument of the program: all of B over `dims`, packed in `order` before the program runs. None if B
-    cannot be packed before it.
+    cannot be packed before the program, or if packing does not pay.
 
     B must be a plain load from an argument that the program only reads, with coordinates that depend on `dims` alone
-    and are proved to be in bounds. It must pay: several tasks or iterations read B, the plan asks for it, or shared
-    memory is limited. No dimension may have a data-dependent start, or go past its end in some workgroups. The packing
-    program is added to `low.arguments.packs`, once for equal requests.
+    and are proved to be in bounds. No dimension may have a data-dependent start, or go past its end in some workgroups.
+    Packing pays if several tasks or iterations read B, if the plan packs operands, or if the machine's shared memory is
+    limited. The packing program is added to `low.arguments.packs`, once for equal requests.
     """
     load = only_load(b.formula)
     source = None if load is None else low.arguments.source(load.tensor)
@@ -117,10 +117,10 @@ def _order(kernel: Microkernel, axes: Axes, outer: list[Expr], width: Callable[[
 
 
 def _is_read_again(low: Lowering, b: Tile) -> bool:
-    """True if it pays to pack B before the program: a task or loop dimension that B lacks makes the program read B
-    again.
+    """True if packing B before the program pays: the part of a dimension that B lacks moves with tasks or loops, so
+    that B is read again.
 
-    Always True if the plan packs operands, or if shared memory is limited.
+    Always True if the plan packs operands, or if the machine's shared memory is limited.
     """
     if low.bound.packed or low.machine.spaces["shared"].bytes is not None:
         return True
@@ -129,11 +129,12 @@ def _is_read_again(low: Lowering, b: Tile) -> bool:
 
 
 def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symbol], order: Order) -> Pack:
-    """Return the Pack of an argument: a program that packs it in `order`, the argument, and the packed tensor.
+    """Return the Pack of an argument: a program that packs the argument in `order`, the argument, and the packed
+    tensor.
 
     A task of the program packs one block of N. On a CPU, if B is contiguous along N, a task packs a few K steps of all
-    blocks of N instead: it then reads whole rows of B. `source` is the argument, `element` a load of an element of B
-    from it; `coordinates` are the symbols of this load along (outer dimensions, K, N).
+    blocks of N instead, and so reads whole rows of B. `source` is the argument, `element` a load of an element of B
+    from `source`; `coordinates` are the symbols of this load along (outer dimensions, K, N).
     """
     name, kind = low.writer.fresh(f"packed_{source.name}"), element.tensor.type
     extents = tuple(map(as_expr, order.shape))
@@ -150,12 +151,12 @@ def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symb
     inner, body = Block(()), Block(())
 
     def images(places: Sequence[Expr]) -> Substitution:
-        """Return the substitution of B's coordinates by the expressions `places`."""
+        """Return the substitution of B's coordinate symbols by the expressions `places`."""
         return Substitution(dict(zip(coordinates, places, strict=True)))
 
     def copy(block: Expr, shape: tuple[Size, ...], first: Expr) -> None:
-        """Emit the copy of the block number `block` of N, from K step `first` on. `shape` has the extents of the axes
-        after that of the blocks.
+        """Emit the copy of the block number `block` of N, from K step `first` on. `shape` has the extents of the packed
+        axes behind that of the blocks.
         """
         over = w.axes(shape)
         at = (*outer, block, *over[:-5], over[-5] + first, *over[-4:]) if steps else (*outer, block, *over)
@@ -181,9 +182,9 @@ def _program(low: Lowering, element: Load, source: Value, coordinates: list[Symb
 def _steps_of_rows(low: Lowering, order: Order, element: Load, column: Symbol) -> int:
     """Return the number of K steps of a packing task that reads whole rows of B; 0 if a task takes a block of N.
 
-    A task reads rows on a CPU if B is contiguous along N, and if K has a step for each core. The number divides all
-    steps of K. The steps write at most a page of each block of N, unless one step is larger. `element` loads an element
-    of B; `column` is the symbol of its coordinate along N.
+    A task reads rows on a CPU if B is contiguous along N, and K has at least one step for each core. The result divides
+    the number of all steps of K. In these steps, a task writes at most a page of each block of N, unless one step is
+    larger. `element` loads an element of B; `column` is the symbol of its coordinate along N.
     """
     if low.machine.lanes is not None or not isinstance(order, BlockOrder):
         return 0
@@ -205,10 +206,11 @@ def _copy(
     at: tuple[Expr, ...],
     held: Value,
 ) -> None:
-    """Emit the copy of B to the tensor `held` in packed order, converted to its element type; padding gets zeros.
+    """Emit the copy of B to the tensor `held` in packed order, converted to the element type of `held`; padding gets
+    zeros.
 
-    `element` loads an element of B. `at` are the packed coordinates, in terms of the iterators `over`. `images` maps
-    indices along (outer dimensions, K, N) to the substitution of B's coordinates.
+    `element` loads an element of B. `at` are the packed coordinates, as expressions of the iterators `over`. `images`
+    maps indices along (outer dimensions, K, N) to the substitution of B's coordinate symbols.
     """
     places, padded = order.source(at), any(zeros for _, zeros in order.ends)
     if not padded:

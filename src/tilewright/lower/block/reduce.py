@@ -42,18 +42,18 @@ BLOCK = 128
 def reduce(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a reduction (sum, max, min or prod) of the operands of `op` along a dimension; return (result tile,).
 
-    Several operands are combined with each other, and with the accumulator operand if there is one. It accumulates in a
-    wider type, and is rounded once. Along 0 elements a sum is 0, and a product 1. A max or min along 0 elements is the
-    accumulator operand; without one, raise an ExecutionError. Inside one conditional on data, emit code instead that
-    reports this error where the condition holds.
+    The results of several operands are combined, and combined with the accumulator operand if there is one. The
+    reduction accumulates in a wider type, and is rounded once. Along 0 elements a sum is 0, and a product 1. A max or
+    min along 0 elements is the accumulator operand; without one, raise an ExecutionError. Inside exactly one
+    conditional on data, emit code instead that reports this error where the condition holds.
     """
     parts = common_parts([low.storage.env[v] for v in operands(op)])
     return (result(low, op, parts, reduced_operands(low, op)),)
 
 
 def accumulation(op: Op) -> tuple[DType, str]:
-    """Return (element type of the accumulator, combining function) of the reduction `op`: (f32, "add") for a sum of
-    bf16. Bools are combined as i32, by maximum or minimum.
+    """Return (element type of the accumulator, name of the combining function) of the reduction `op`: (f32, "add") for
+    a sum of bf16. Bools are combined as i32, by "maximum" or "minimum".
     """
     dtype, step = op.results[0].type.dtype, STEPS[op.name]
     if dtype is dtypes.bool_:
@@ -68,7 +68,9 @@ def operands(op: Op) -> tuple[Value, ...]:
 
 def reduced_operands(low: Lowering, op: Op) -> Formula | None:
     """Emit the reduction of the operands of `op` over the current part of its dimension, without the accumulator
-    operand. Return the formula of the result in the type of the accumulator; None if a max or min has no elements.
+    operand.
+
+    Return the formula of the result, in the type of the accumulator. Return None for a max or min of no elements.
     """
     tiles = [low.storage.env[v] for v in operands(op)]
     dim, (wide, step) = op.attrs["dim"], accumulation(op)
@@ -93,8 +95,12 @@ def reduced_operands(low: Lowering, op: Op) -> Formula | None:
 
 
 def result(low: Lowering, op: Op, parts: Parts, total: Formula | None) -> Tile:
-    """Return the result tile of the reduction `op` over `parts`, {dimension: (first index, extent)}: `total`, the
-    formula that `reduced_operands` returns, combined with the accumulator operand if there is one, and rounded.
+    """Return the result tile of the reduction `op`: `total` combined with the accumulator operand, if there is one, and
+    rounded.
+
+    `total` is the formula that `reduced_operands` returns; `parts` has the (first index, extent) of each dimension. If
+    `total` is None (no elements) and there is no accumulator operand, raise an ExecutionError. Inside exactly one
+    conditional on data, emit code instead that reports this error where the condition holds; the tile is then 0.
     """
     kind: TileType = op.results[0].type
     wide, step = accumulation(op)
@@ -114,8 +120,8 @@ def result(low: Lowering, op: Op, parts: Parts, total: Formula | None) -> Tile:
 def _reduced(low: Lowering, tile: Tile, dim: Expr, step: str, wide: DType) -> Formula:
     """Emit the reduction of a tile along `dim` by the function `step` ("add", "maximum", ...), in the type `wide`.
 
-    Return the formula of the result: a load of it, times a factor if the maximum or minimum of a scaled tile is scaled
-    afterwards. A tile that does not fit the registers of the lanes is reduced in chunks along `dim`.
+    Return the formula of the result: a load of it, or that load times a number, if a maximum or minimum of a scaled
+    tile is scaled afterwards. A tile that does not fit the registers of the lanes is reduced in chunks along `dim`.
     """
     storage, w = low.storage, low.writer
     inner, scale = scale_of(tile.formula)
@@ -148,10 +154,10 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     """Emit the reduction of a tile along `dim` in chunks that fit the lanes' registers; return the tensor of the
     result.
 
-    `outer` are the other dimensions, `name` is the reduction ("sum", ...). Chunks are combined element by element in
-    one register tensor, which is reduced last. A loop iteration loads two chunks, so that loads overlap; or one chunk
-    of half the width if rows are not whole register words. A ragged last chunk is masked, or reduced separately if its
-    elements are contiguous in memory.
+    `outer` are the other dimensions, and `name` is the reduction ("sum", ...). Chunks are combined element by element
+    in one register tensor, which is reduced last. A loop iteration loads two chunks, so that loads overlap; or one
+    chunk of half the width if rows are not whole register words. A ragged last chunk is masked, or reduced separately
+    if its elements are contiguous in memory.
     """
     storage = low.storage
     first, length = tile.parts[dim]
@@ -167,13 +173,15 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
     full_parts, rest = divmod(length, width)
 
     def part(place: Expr) -> Parts:
-        """Return the parts of the tile's dimensions, with part number `place` along `dim`."""
+        """Return {dimension: (first index, extent)} of chunk number `place` along `dim`."""
         return {**tile.parts, dim: (first + place * width, width)}
 
     _, held = storage.load_of(storage.stored(replace(tile, parts=part(as_expr(0))), name="some"))
 
     def add(now: Parts, more: Formula) -> None:
-        """Combine the elements `more` with the held part, over the parts `now`."""
+        """Emit code that combines the elements `more` with the register tensor; `now` is {dimension: (first index,
+        extent)}.
+        """
         so_far = storage.held(held.tensor, tile.dims, now).formula
         storage.put(held.tensor, tile.dims, now, call(STEPS[name], so_far, more))
 
@@ -201,7 +209,8 @@ def _in_parts(low: Lowering, tile: Tile, dim: Expr, outer: tuple[Expr, ...], nam
 
 
 def _is_unaligned(tile: Tile, machine: Machine) -> bool:
-    """True if a tile reads an argument whose rows (last dimension) are not a whole number of register words long.
+    """True if a tile reads an argument of which the rows (last dimension) are not a whole number of register words
+    long.
 
     Also True if that length is known only at the call. Arguments that the program writes do not count.
     """
@@ -211,8 +220,7 @@ def _is_unaligned(tile: Tile, machine: Machine) -> bool:
 
 
 def _masked_tail(storage: Storage, tile: Tile, dim: Expr, count: int, number: float) -> Formula:
-    """Return the formula of a tile whose first `count` elements along `dim` are those of `tile`, and all others
-    `number`.
+    """Return the formula of `tile` with `number` in place of all but its first `count` elements along `dim`.
 
     Code is emitted that copies the first `count` elements of each load to a new tensor, from which the formula loads:
     no element behind them is read.
@@ -242,15 +250,17 @@ def combine_by_blocks(
 ) -> None:
     """Emit the reduction or scan `name` ("sum", ...) of a tile along `dim`, into a tensor that exists already.
 
-    `source` loads the tile's elements. `target` is (tensor of the result, its dimensions); it is a scan if these
-    include `dim`. If the last of the other dimensions has more than 256 elements, the code is a loop over blocks of 128
-    of them.
+    `source` loads the tile's elements. `target` is (tensor of the result, its dimensions); the operation is a scan if
+    these include `dim`. If the last of the other dimensions has more than 256 elements, the code is a loop over blocks
+    of 128 of them.
     """
     result, dims = target
     kind, outer = "scan" if dim in dims else "reduce", [d for d in tile.dims if d is not dim]
 
     def emit_block(place: Expr, width: Size) -> None:
-        """Emit the reduction or scan of `width` indices of the last outer dimension, from `place` on."""
+        """Emit the reduction or scan for `width` indices of the last outer dimension, from index `place` of the tile's
+        part on.
+        """
         parts = dict(tile.parts)
         if outer:
             parts[outer[-1]] = (parts[outer[-1]][0] + place, width)

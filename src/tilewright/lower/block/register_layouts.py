@@ -40,12 +40,12 @@ class FragmentLayout:
     atoms: Mapping[int, MultiplyAtom]
 
     def axes(self, dims: tuple[Expr, ...], parts: Parts) -> tuple[Expr, ...] | None:
-        """Return the dimensions of a register tensor for a value over `dims`: (row,) or (row, one other). None: the
-        value must stay in memory.
+        """Return the dimensions of a register tensor for a value over `dims`: (`self.row`,) or (`self.row`, another
+        dimension). Return None if the value must stay in memory.
 
-        `row` is this layout's row dimension. `parts` maps dimensions to (first index, extent); dimensions of extent 1
-        are left out. None if the value lacks the row dimension or some of its rows, if it has more than one other
-        dimension, or if no atom has a tile as wide as that.
+        `parts` is {dimension: (first index, extent)}; dimensions of extent 1 are left out. The value must stay in
+        memory if it lacks the row dimension or some of the layout's rows, if it has more than one other dimension, or
+        if no atom has a tile as wide as that dimension.
         """
         columns = [d for d in dims if d is not self.row and parts[d][1] != 1]
         if self.row not in dims or parts[self.row][1] != self.rows or len(columns) > 1:
@@ -56,8 +56,8 @@ class FragmentLayout:
     def distribution(self, sizes: tuple[object, ...]) -> Distribution | None:
         """Return the layout over lanes of a register tensor of the shape `sizes`: (rows,) or (rows, columns).
 
-        None if the shape has another rank, if its first extent is not `self.rows`, the number of rows of this layout,
-        or if the columns are not known or are not the width of an atom's tile on each wave.
+        None if the shape has another rank, or if its first extent is not `self.rows`. None also if columns are no int,
+        or if the columns of each group of waves are not those of an atom's tile (`self.atoms`).
         """
         if not sizes or sizes[0] != self.rows or len(sizes) > 2:
             return None
@@ -78,7 +78,7 @@ class FragmentLayout:
         """Return the layout over lanes of a value with one element per row: the accumulator's layout, with all columns
         at stride 0.
 
-        Every lane that has an element of a row in the accumulator has the row's one element here.
+        Every lane that has elements of a row in the accumulator has the row's one element here.
         """
         columns, atom = next(iter(self.atoms.items()))
         accumulator = operand_layout(atom, "c", (self.rows, columns * self.waves[1]), self.waves)
@@ -96,9 +96,9 @@ def fragment_layout_of(
 ) -> FragmentLayout | None:
     """Return the register layout (FragmentLayout) that the accumulators of all `products` share; None if there is none.
 
-    `products` maps each MMA to its Microkernel (None: scalar loops); `width(d)` is the extent of a task along d. None
-    without MMAs, or if one has no atom that reads operands from shared memory. None also unless all have the same M
-    dimension, the same rows of an accumulator tile, and the same grid of wave groups.
+    `products` is {MMA: its Microkernel, or None for scalar loops}; `width(d)` is the extent of a task along the
+    dimension d. None without MMAs, or if an MMA has no atom that reads operands from shared memory. None also unless
+    all have the same M dimension, the same rows of an accumulator tile, and the same grid of wave groups.
     """
     kernels = [(op, kernel) for op, kernel in products.items() if kernel is not None and kernel.slab is not None]
     if not kernels or len(kernels) < len(products):

@@ -58,11 +58,10 @@ class Reports:
         """The argument with one number for each fault; None: there are no faults yet."""
 
     def report(self, wrong: Tile, what: str, op: Op) -> None:
-        """Emit a check, at run time, that all elements of the tile of bools `wrong` are false; if one is true, the call
-        fails.
+        """Emit a run-time check that all elements of the tile of bools `wrong` are false; if one is true, the call
+        raises an error.
 
-        The call then raises an error with the text `what`, at the source line of `op`. Nothing is emitted for a tile
-        without elements.
+        The error has the text `what` and the source line of `op`. Nothing is emitted for a tile without elements.
         """
         wrong = Tile(dtypes.i32, wrong.dims, wrong.parts, Formula.cast(dtypes.i32, wrong.formula))
         if 0 in wrong.sizes:
@@ -81,7 +80,7 @@ class Reports:
         self.writer.emit("atomic", (view, faults), how="max", over=(), at=((as_expr(index), False),))
 
     def require_range(self, s: Symbol, op: Op) -> None:
-        """Emit a check, at run time, that the value that set_symbol gave the symbol `s` is in the symbol's range.
+        """Emit a run-time check that the value that set_symbol gave the symbol `s` is in the symbol's range.
 
         Nothing is emitted if `self.lenient` (values may be out of range), if this value is checked already, or if the
         range is infinite. The check is recorded in `self.required`. `op` is the operation that uses the symbol, which
@@ -102,10 +101,11 @@ class Reports:
         )
 
     def _fault(self, what: str, op: Op) -> tuple[Value, int]:
-        """Record a possible run-time error with the text `what` at the operation `op`; return (tensor of faults, its
-        index there).
+        """Record a possible run-time error with the text `what` at the operation `op`; return (tensor of faults, index
+        of the error there).
 
-        The program sets the tensor's element at that index to other than 0 if the error occurs.
+        The program sets the tensor's element at that index to a number other than 0 if the error occurs. The first call
+        creates the tensor.
         """
         if self._faults is None:
             kind = TensorType("global", dtypes.i32, (as_expr(1 << 16),), role="inout")
@@ -117,7 +117,7 @@ class Reports:
         """Return the extra arguments of the block program: one for each log, then the tensor of faults if there are
         any.
 
-        The tensor of faults gets its final extent, the number of faults, here.
+        The type of the tensor of faults gets its final extent, the number of faults, here.
         """
         arguments = [value for _, value in (self.logs or {}).values()]
         if self._faults is not None:

@@ -52,14 +52,18 @@ class FusedRows:
 
     @property
     def given(self) -> list[Value]:
-        """The values that the group's operations use, but do not compute themselves; each once."""
+        """The values that the group's operations use, but do not compute themselves; each once, in the order of their
+        first use.
+        """
         results = {r for op in self.ops for r in op.results}
         return [v for v in dict.fromkeys(v for op in self.ops for v in op.operands) if v not in results]
 
 
 def steps(low: Lowering, ops: Sequence[Op]) -> Iterator[Op | FusedRows | StreamedReductions]:
-    """Yield the operations `ops` of a block, in an order that keeps dependences. Operations that are fused into one
-    loop are yielded as one StreamedReductions or FusedRows, each other one as it is.
+    """Yield the operations `ops` of a block, in an order that keeps dependences.
+
+    Operations that are to be fused into one loop are yielded as one StreamedReductions or FusedRows, each other
+    operation as it is.
     """
     rest, around = list(ops), frozenset(r for op in ops for r in op.results)
     while rest:
@@ -82,9 +86,9 @@ def _candidates(ops: list[Op]) -> tuple[list[Op], list[Op], list[Op]]:
     """Divide `ops` into (early, candidates, rest), to find the next group of operations to fuse.
 
     Candidates are elementwise operations, reductions, selects and casts to another type. Early operations are reads,
-    constants and broadcasts that use no candidate's result; they run before the group. The rest is the first operation
-    that is neither, and all operations behind it. A cast to the same type belongs to the rest too; an operation that
-    uses its result ends the group.
+    constants and broadcasts that use no candidate's result; they may run before the group. The rest is the first
+    operation that is neither, and all operations behind it. A cast to the same type belongs to the rest, but ends the
+    group only if an operation that uses its result follows.
     """
     early: list[Op] = []
     chosen: list[Op] = []
@@ -117,14 +121,14 @@ def _group(
     They are fused if the L1 cache cannot hold their values for all rows at once. There are further conditions:
 
     - the machine is a CPU;
-    - the operations are in no conditional, while loop or loop with data-dependent limits;
+    - the operations are in no conditional on data, while loop or loop with data-dependent limits;
     - there is a reduction, and each reduction accumulates in its result's own type;
     - all sizes are numbers other than 0;
-    - all operations share a dimension that none reduces: the rows.
+    - all results share a dimension longer than 1 that none reduces: the rows.
 
-    If memory is contiguous from row to row, and L1 holds less than a vector of rows, an iteration has the rows of a
-    cache line. `early` are the operations in front of them, `after` those behind them, `around` the results of all
-    operations of the block.
+    `at_once` is a power of two for which L1 holds the values. If memory is contiguous from row to row, and L1 holds
+    less than a vector of rows, it is the number of rows in a cache line. `early` are the operations in front of the
+    group, `after` those behind it, `around` the results of all operations of the block.
     """
     scope = low.scope
     machine, reductions = low.machine, [op for op in ops if op.name in REDUCTIONS]
@@ -149,7 +153,7 @@ def _group(
     row = common_dims[-1]
 
     def held(kind: TileType) -> int:
-        """Return the number of bytes of a tile over the current parts."""
+        """Return the number of bytes of a tile of the type `kind` over the current parts of its dimensions."""
         return prod(wide[d] for d in kind.dims) * element_bytes(kind.dtype)
 
     largest = sum(sorted(held(v.type) for op in ops for v in op.results)[-3:])
@@ -168,9 +172,10 @@ def _group(
 
 def write(low: Lowering, group: FusedRows) -> None:
     """Emit the operations of a group in a loop over its rows, `group.at_once` rows an iteration, and a smaller last
-    one.
+    iteration.
 
-    Results that operations outside the group use get tensors for all rows, and `low.storage.env` their Tiles.
+    Results that operations outside the group use get tensors for all rows; `low.storage.env` gets their Tiles, and
+    `low.storage.carried_tensors` their tensors.
     """
     storage = low.storage
     all_parts = {d: low.scope.part(d) for op in group.ops for v in op.results for d in v.type.dims}
@@ -188,7 +193,7 @@ def write(low: Lowering, group: FusedRows) -> None:
             for value in group.given:
                 storage.env[value] = _cut(storage.env[value], group.row, part)
             for op in group.ops:
-                for value, tile in zip(op.results, low.done(op), strict=True):
+                for value, tile in zip(op.results, low.lower(op), strict=True):
                     if value not in tensor_of:
                         storage.env[value] = kept(low, op, value, tile)
                         continue
@@ -209,17 +214,19 @@ def write(low: Lowering, group: FusedRows) -> None:
 
 
 def _cut(tile: Tile, row: Expr, part: Part) -> Tile:
-    """Return the tile with only `part`, (first index, extent), of the dimension `row`; unchanged if it lacks the
-    dimension.
+    """Return the tile with only `part`, (first index, extent), of the dimension `row`; unchanged if it does not have
+    `row`.
     """
     return tile.over(tile.dims, {row: part}) if row in tile.dims else tile
 
 
 def _carried_tensor(low: Lowering, op: Op, value: Value, all_parts: Parts) -> Value | None:
-    """Return the tensor of a loop-carried operand of `op` that its result `value` can overwrite; None if there is none.
+    """Return the tensor of an operand of `op`, recorded in `low.storage.carried_tensors`, that the result `value` can
+    overwrite; None if there is none.
 
-    An operand qualifies if only `op` uses it, and it has the dimensions, element type and extents of `value`. Always
-    None for reductions. `all_parts` maps dimensions to the (first index, extent) of all rows.
+    The operand must be used by `op` alone, and its tensor must be in memory, with the dimensions, element type and
+    extents of `value`. Always None for reductions. `all_parts` has the (first index, extent) of each dimension for all
+    rows.
     """
     for operand in op.operands if op.name not in REDUCTIONS else ():
         tensor = low.storage.carried_tensors.get(operand)
@@ -231,10 +238,11 @@ def _carried_tensor(low: Lowering, op: Op, value: Value, all_parts: Parts) -> Va
 
 
 def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, all_parts: Parts) -> bool:
-    """True if `tensor`, which has the elements of the value `holds`, has the right form for a value of type `kind`.
+    """True if `tensor`, which has the elements of the value `holds`, could have those of a value of type `kind`
+    instead.
 
-    Both must have the same dimensions, element type and extents, and the tensor must be in memory, not in registers.
-    `all_parts` maps dimensions to the (first index, extent) of all rows.
+    The two values must have the same dimensions, element type and extents, and the tensor must be in memory, not in
+    registers. `all_parts` has the (first index, extent) of each dimension for all rows.
     """
     if tensor in storage.sums or holds.type.dims != kind.dims or tensor.type.dtype is not kind.dtype:
         return False
@@ -246,9 +254,9 @@ def _holds_alike(storage: Storage, tensor: Value, holds: Value, kind: TileType, 
 def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts, used: list[Value]) -> Value:
     """Return a tensor for the result of `op`, which operations outside the group use: that of an operand, or a new one.
 
-    An operand's tensor is overwritten if it fits, no outer loop carries it, nothing uses it later, and `op` is no
-    reduction; otherwise an allocation is emitted. `used` are tensors that other results have; `all_parts` maps
-    dimensions to the (first index, extent) of all rows.
+    An operand's tensor is overwritten if it has the form of the result, no outer loop carries it, nothing uses it
+    later, and `op` is no reduction; otherwise an allocation is emitted. `used` are tensors that other results have;
+    `all_parts` has the (first index, extent) of each dimension for all rows.
     """
     (value,) = op.results
     kind: TileType = value.type
@@ -268,7 +276,7 @@ def _result_tensor(storage: Storage, group: FusedRows, op: Op, all_parts: Parts,
 def _is_used_later(storage: Storage, group: FusedRows, writer: Op, tensor: Value, holds: Value) -> bool:
     """True if the operation `writer` must not overwrite `tensor`, which holds the value `holds`, with its result.
 
-    That is so if an operation behind `writer` still reads the tensor: in the `group`, or after it. It is also so if a
+    That is so if an operation behind `writer`, in the `group` or after it, still reads the tensor. It is also so if a
     value that the group uses reads the tensor at other coordinates than `holds`.
     """
     load, readers = storage.env[holds].formula.value, set[Value]()

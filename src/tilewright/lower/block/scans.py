@@ -19,9 +19,9 @@ from tilewright.lower.block.reduce import combine_by_blocks
 def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit a scan (cumsum, cumprod, cummax or cummin) of a tile along a dimension; return (result tile,).
 
-    It accumulates in a wider type. If there is a carried operand, every element of the result is combined with it; if
-    the operand has the scan's dimension, only its last element along it counts. A tile without elements is returned as
-    it is.
+    The scan accumulates in a wider type. If `op` has a carried operand, every element of the result is combined with
+    it; if that operand has the scan's dimension, only its last element along the dimension counts. If the tile has no
+    elements, nothing is emitted, and the tile itself is returned.
     """
     tile, *start = (low.storage.env[v] for v in op.operands)
     dim, name = op.attrs["dim"], SCANS[op.name]
@@ -47,8 +47,8 @@ def scan(low: Lowering, op: Op) -> tuple[Tile, ...]:
 
 
 def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
-    """Emit a `topk` along a dimension: a loop of reductions, each of which finds the largest remaining element. Return
-    (tile of the largest elements, tile of their indices).
+    """Emit a `topk` of k elements (the attribute `count`) along a dimension, as a loop of reductions of which each
+    finds the largest remaining element. Return (tile of the largest elements, tile of their indices).
 
     If k is 0 or the operand has no elements, nothing is emitted, and the tiles are 0. Raise a DimensionMismatch if
     there are fewer than k elements, or if an open size (known only at the call) may be less than k.
@@ -101,8 +101,8 @@ def topk(low: Lowering, op: Op) -> tuple[Tile, ...]:
 def _larger() -> tuple[Formula, ...]:
     """Return the combining function of topk's reduction, as 3 formulas of the arguments a0, a1, a2 and b0, b1, b2.
 
-    Each side is (1 if the element is still available, element, index). The formulas give the side with the larger
-    available element. Of equal elements the first side wins; NaN is larger than any number.
+    a and b are two candidates: (1 if the element is still available, element, index). The formulas give the candidate
+    with the larger available element. Of equal elements a wins; NaN is larger than any number.
     """
     (a0, a1, a2), (b0, b1, b2) = ([Formula.argument(f"{side}{n}") for n in range(3)] for side in "ab")
     only_b_is_nan = Formula("and_", (Formula("ne", (b1, b1)), Formula("eq", (a1, a1))))

@@ -73,8 +73,8 @@ class TileScope:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Context manager: what set_symbol sets within it (values of symbols, data-dependent ends of dimensions) is
-        undone at its end.
+        """Context manager: at its end, also after an error, symbols and data-dependent ends of dimensions have their
+        former values again if set_symbol changed them within it.
         """
         bound, ends = dict(self.bound), dict(self.ends)
         try:
@@ -84,9 +84,8 @@ class TileScope:
 
     @contextmanager
     def at(self, dim: Expr, part: Part) -> Iterator[None]:
-        """Context manager: within it, `part` is the current part, (first index, extent), of the dimension `dim`.
-
-        At its end, `dim` has its former part again.
+        """Context manager: within it, `part`, (first index, extent), is the current part of the dimension `dim`; at its
+        end, `dim` has its former part again.
         """
         before = self.parts.get(dim)
         self.parts[dim] = part
@@ -98,15 +97,15 @@ class TileScope:
 
     @contextmanager
     def given(self, condition: Expr) -> Iterator[None]:
-        """Context manager: within it, `condition` is taken as true, and proofs may use it. It is an expression of loop
-        variables and workgroup ids.
+        """Context manager: within it, proofs take `condition` as true. `condition` is an expression of loop variables,
+        workgroup ids and sizes.
         """
         facts = self.facts
         self.facts = [*facts, *facts_if_true(condition)]
         yield
         self.facts = facts
 
-    def means(self, symbols: Mapping[Symbol, Expr | int]) -> None:
+    def set_values(self, symbols: Mapping[Symbol, Expr | int]) -> None:
         """Set the values of all symbols to `symbols`, {symbol: a number, or an expression of workgroup ids}; former
         values are dropped.
         """
@@ -124,8 +123,8 @@ class TileScope:
     def holds(self, e: Expr) -> bool:
         """True if `e` >= 0 is proved for all values of its symbols; False if no proof is found.
 
-        Proofs use the ranges of the symbols. In a program with open sizes (known only at the call), they also use the
-        conditions of the branches around.
+        A proof uses the ranges of the symbols. In a program with open sizes (known only at the call), it also uses the
+        conditions of the branches around the current operation.
         """
         return e.lo >= 0 or (e >= 0) is as_expr(1) or (bool(self.opened) and is_proved(e, self.facts))
 
@@ -133,7 +132,7 @@ class TileScope:
         """Return the value of `e`, an expression of sizes: an int, or an expression of open sizes (known only at the
         call).
 
-        Raise a ProgramError if it depends on anything else: workgroup ids, or symbols that set_symbol sets at run time.
+        Raise a ProgramError if `e` depends on anything else, such as workgroup ids or symbols that set_symbol sets.
         """
         value = self.numbers(e)
         known = isinstance(value, Const) or value.symbols <= self.opened.symbols
@@ -144,7 +143,7 @@ class TileScope:
     def number(self, e: Expr) -> int:
         """Return the value of `e`, an expression of sizes, as an int.
 
-        Raise a ProgramError if it depends on open sizes (known only at the call), or on values known only at run time.
+        Raise a ProgramError if `e` depends on open sizes (known only at the call), or on anything that is no size.
         """
         value = self.size(e)
         if isinstance(value, Expr):
@@ -153,7 +152,9 @@ class TileScope:
         return value
 
     def expr(self, e: Expr) -> Expr:
-        """Return `e` with sizes replaced by their values; symbols that set_symbol gave a run-time value stay."""
+        """Return `e` with sizes and other symbols replaced by their known values (`self.symbols`); symbols that
+        set_symbol set stay.
+        """
         if not self.bound:
             return self.numbers(e)
         return Substitution({s: n for s, n in self.symbols.items() if s not in self.bound})(e)
@@ -163,9 +164,11 @@ class TileScope:
     def coordinate(self, dim: Expr) -> Symbol:
         """Return the symbol that stands for the index along the dimension `dim` in formulas; the first call creates it.
 
-        Its range is 0..size-1. In a loop with a data-dependent start, it counts from the start of the loop's current
-        tile, and its range is that of the tile; for the axis of a while loop, its range is 0..0. Raise a ProgramError
-        if set_symbol gave `dim` its size, and no largest index is known.
+        Its range is 0..size-1, with three exceptions. In a loop along `dim` with a data-dependent start, the index
+        counts from the start of the loop's current tile, and the range is that of the tile. For the axis of a while
+        loop, the range is 0..0. If some workgroups go past the end of `dim`, the range goes as far as they do
+        (`self.reach`), or has no upper bound if only a symbol of the expression `dim` is in `self.reach`. Raise a
+        ProgramError if set_symbol gave `dim` its size, and `self.reach` does not have `dim`.
         """
         tile_extent = 1 if dim in self.walking else self.parts[dim][1] if dim in self.bases else 0
         coordinate = self._coordinates.get((dim, tile_extent))
@@ -187,12 +190,12 @@ class TileScope:
         return coordinate
 
     def part(self, dim: Expr) -> Part:
-        """Return (first index, extent), the current part of `dim`: set by the tasks and loops around, else (0, its
-        size).
+        """Return (first index, extent), the part of `dim` that is computed now: as the tasks and loops around set it,
+        else (0, size of `dim`).
 
         The axis of a while loop has (0, 1). For an expression such as 2*K, the part follows from that of K: (32, 16)
-        gives (64, 32). Raise a ProgramError if its extent is not the same in every tile of K, or if tasks and
-        loops split two of its symbols.
+        gives (64, 32). Raise a ProgramError if the extent of an expression is not the same in every tile of K, or if
+        tasks and loops split two of its symbols.
         """
         if dim in self.walking:  # one index, which depends on data
             return as_expr(0), 1
@@ -210,15 +213,15 @@ class TileScope:
         begin = Substitution({**known, s: first})(dim)
         size = Substitution({**known, s: first + width})(dim) - begin
         if not isinstance(size, Const) and not (isinstance(width, Expr) and is_proved(size)):
-            raise ProgramError(f"the width of {dim} depends on the place: a tile of {s} does not divide it evenly")
+            raise ProgramError(f"the extent of {dim} is not the same in every tile of {s}")
         return begin, number_or(size)
 
     def is_known(self, dim: Expr) -> bool:
         """True if the extent of the current part of `dim` is known at launch.
 
-        It is if tasks or loops set the part. Otherwise the part is the whole dimension: True if its size is a number or
-        an expression of open sizes (known only at the call), False if it depends on workgroup ids or on a value that
-        set_symbol sets.
+        It is known if tasks or loops set the part, and for the axis of a while loop, where it is 1. Otherwise the part
+        is the whole dimension: True if its size is a number or an expression of open sizes (known only at the call),
+        False if it depends on workgroup ids or on a value that set_symbol sets.
         """
         if dim in self.walking or dim in self.parts:
             return True
@@ -226,21 +229,21 @@ class TileScope:
         return dim.symbols.isdisjoint(self.bound) and (isinstance(value, Const) or value.symbols <= self.opened.symbols)
 
     def width(self, dim: Expr) -> int:
-        """Return the extent of the current part of a dimension as an int; of an extent known only at the call, the
-        largest value.
+        """Return the extent of the current part of the dimension `dim` as an int; of an extent known only at the call,
+        the largest value.
         """
         return most(self.part(dim)[1])
 
     def images(self, dims: tuple[Expr, ...], parts: Parts, over: tuple[Symbol, ...]) -> Substitution:
-        """Return a substitution: the coordinate of each dimension d in `dims` becomes (first index of d's part) + (its
-        iterator).
+        """Return a substitution: the coordinate symbol of dims[n] becomes (first index of its part) + over[n].
 
-        `parts` maps dimensions to (first index, extent); `over` has one iterator for each dimension.
+        `parts` is {dimension: (first index, extent)}; `over` has an iterator for each of the dimensions `dims`.
         """
         return Substitution({self.coordinate(d): parts[d][0] + i for d, i in zip(dims, over, strict=True)})
 
     def digits(self, tile: Tile, flat: Expr) -> dict[Symbol, Expr]:
-        """Return {coordinate symbol: index} of the element of a tile whose row-major number within the tile is `flat`.
+        """Return {coordinate symbol of a dimension: index} of the element of `tile` with the row-major number `flat` in
+        the tile.
 
         In a tile of 4 x 6 elements from index (0, 12) on: {row: flat // 6, column: 12 + flat % 6}. Extents must be
         numbers.
@@ -255,10 +258,11 @@ class TileScope:
         return images
 
     def conform(self, tile: Tile, dims: tuple[Expr, ...], op: Op) -> Tile:
-        """Return the tile with exactly the dimensions `dims`: others are dropped, missing ones are added behind.
+        """Return `tile` with exactly the dimensions `dims`: further ones are dropped, missing ones are added behind the
+        others.
 
-        A tile that has them already is returned unchanged, also in another order. A dimension that is dropped or added
-        must have extent 1 here; otherwise raise an ExecutionError that names `op`.
+        A tile that has exactly these dimensions is returned unchanged, in whatever order it has them. A dimension that
+        is dropped or added must have extent 1 here; otherwise raise an ExecutionError that names `op`.
         """
         if set(tile.dims) == set(dims):
             return tile
@@ -276,10 +280,10 @@ class TileScope:
         return Tile(tile.dtype, conformed, parts, rewritten(tile.formula, images), wide)
 
     def refuse_data_dependent(self, op: Op) -> None:
-        """Raise a ProgramError if `op` needs all elements along a dimension whose start or end is data-dependent.
+        """Raise a ProgramError if `op` needs all elements along a dimension with a data-dependent start or end.
 
-        These operations are scans and topk along that dimension, and reshape, extract or debug_log of a tile that has
-        it.
+        The operations that do are scans and topk along that dimension, and reshape, extract or debug_log of a tile that
+        has it.
         """
         moved = {*self.ends, *self.bases}
         if not moved:

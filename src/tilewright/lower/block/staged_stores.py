@@ -32,7 +32,7 @@ def through_shared(low: Lowering, write: Write) -> bool:
     It is not possible in these cases: the formula loads no register tensor with M and N; the write has a further
     dimension of extent above 1; the machine has no bulk store; no tiles in shared memory cover the accumulator exactly;
     rows of memory are columns of the accumulator, whose rows run on from image line to image line. Raise a ProgramError
-    if padding past the end of a dimension might be stored.
+    if it is not proved that padding past the end of a dimension is out of bounds of the written argument.
     """
     _check_overhang(low.scope, write)
     sums = {each.tensor for each in loads(write.formula) if each.tensor in low.storage.sums}
@@ -58,7 +58,8 @@ def through_shared(low: Lowering, write: Write) -> bool:
 
 
 def swizzle_of(atom: CopyAtom, row: int, size: int, machine: Machine) -> Swizzle | None:
-    """Return the swizzle of a shared tile that the bulk copy `atom` reads; None if a row is one chunk.
+    """Return the swizzle of a shared tile that the bulk copy `atom` reads or writes; None if a row is one chunk of the
+    atom.
 
     The tile has rows of `row` bytes, and elements of `size` bytes.
     """
@@ -72,9 +73,10 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
     """Emit the store of the accumulator `held` by the bulk copy `atom`, for memory whose rows are rows of the
     accumulator.
 
-    `write` is the write of its elements. A shared tile has all rows and some columns; if several groups of waves split
-    the columns, some of each group. Columns that no row length of `atom` divides go through several tiles, of different
-    widths. Return True; or False, with nothing emitted, if the columns are no multiple of the atom's chunk.
+    `write` is the write of the accumulator's elements. A shared tile has all rows and some columns; if several groups
+    of waves split the columns, some of each group. Columns that no row length of `atom` divides go through several
+    tiles, of different widths. Return True; or False, with nothing emitted, if no row lengths of `atom` add up to the
+    columns.
     """
     n = low.storage.sums[held][1]
     groups_along_n = 1 if low.writer.fragment_layout is None else low.writer.fragment_layout.waves[1]
@@ -89,9 +91,9 @@ def _in_rows(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> bool:
 def _store_columns(low: Lowering, write: Write, atom: CopyAtom, held: Value, places: range) -> None:
     """Emit the store of some columns of the accumulator `held` by the bulk copy `atom`, through one shared tile.
 
-    The tile is stored once for each of `places`: the first of its columns, whose number is the step of `places`. If
-    several groups of waves split the accumulator's columns, the tile has these columns of each group. `write` is the
-    write of the accumulator's elements.
+    `places` has the first column of each store; a store has as many columns as the step of `places`. If several groups
+    of waves split the accumulator's columns, a store has these columns of each group. `write` is the write of the
+    accumulator's elements.
     """
     w = low.writer
     m, n = low.storage.sums[held]
@@ -115,9 +117,9 @@ def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> boo
     """Emit the store of the accumulator `held` by the bulk copy `atom`, for memory whose rows are columns of the
     accumulator.
 
-    It goes through a shared tile with some columns of the accumulator, each cut into pieces as long as a row of shared
-    memory. `write` is the write of its elements. Return True; or False, with nothing emitted, if no such tile divides
-    the accumulator, or if a task's rows run on from image line to image line.
+    The store goes through a shared tile with some columns of the accumulator, each cut into pieces as long as a row of
+    shared memory. `write` is the write of the accumulator's elements. Return True; or False, with nothing emitted, if
+    no such tile divides the accumulator, or if a task's rows run on from image line to image line.
     """
     w = low.writer
     m, n = low.storage.sums[held]
@@ -148,9 +150,10 @@ def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> boo
 
 
 def _images(scope: TileScope, write: Write, moved: Mapping[Expr, Expr]) -> Substitution:
-    """Return the substitution of the coordinates of a write: each becomes the first index of its part, plus moved[d].
+    """Return the substitution of the coordinate symbols of a write: each becomes the first index of its part, plus
+    moved[d].
 
-    `moved` maps a dimension d to an index within its part; 0 if it is missing.
+    `moved` is {dimension d: index within its part}; a missing index is 0.
     """
     return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in write.parts.items()})
 
@@ -160,9 +163,10 @@ def _copy_out(
 ) -> None:
     """Emit the bulk copy of the shared `tile` to the written argument; elements out of bounds are not stored.
 
-    `over` are the iterators along the rows and columns of memory, `images` maps the write's coordinates to them, and
-    `at` are the coordinates in the tile. If a task's rows run on from image line to image line, each image is copied
-    separately, without the padding behind its last line. The copy is recorded in `low.storage.shared_stores`.
+    `over` are the iterators along the rows and columns of memory, `images` replaces the write's coordinate symbols by
+    expressions of `over`, and `at` are the coordinates in the tile. If a task's rows run on from image line to image
+    line, each image is copied separately, without the padding behind its last line. The copy is added to
+    `low.storage.shared_stores`.
     """
     coordinates = [images(e) for e in write.access.at]
     walk, w = low.bound.walk, low.writer
@@ -184,14 +188,15 @@ def _copy_out(
 
 
 def _with_loads_replaced(formula: Formula, tensor: Value, other: Formula) -> Formula:
-    """Return the formula with `other` in place of every load from `tensor`."""
+    """Return `formula` with `other` in place of every load from `tensor`."""
     return rewritten(formula, lambda e: e, lambda each: other if each.tensor is tensor else load(each.tensor, *each.at))
 
 
 def _check_overhang(scope: TileScope, write: Write) -> None:
-    """Raise a ProgramError unless elements past the end of each dimension are out of bounds of the written argument.
+    """Raise a ProgramError unless it is proved that elements past the end of each dimension are out of bounds of the
+    written argument.
 
-    Tasks at the edge compute such elements as padding; they must not be stored. A dimension whose size is a whole
+    Tasks at the edge compute such elements as padding, which must not be stored. A dimension whose size is a whole
     number of tiles has none.
     """
     for d in write.dims:
@@ -201,4 +206,6 @@ def _check_overhang(scope: TileScope, write: Write) -> None:
         past: dict[Expr, Expr] = {scope.coordinate(d): symbol("past", extent)}
         images = Substitution(past)
         if not any((images(e) >= n) is ONE for e, n in zip(write.access.at, write.access.shape, strict=True)):
-            raise ProgramError(f"what lies past the end of {d} cannot be shown to lie outside what is written")
+            raise ProgramError(
+                f"padding past the end of {d} cannot be proved to be out of bounds of the written argument"
+            )

@@ -47,7 +47,9 @@ class Storage:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Context manager: at its end, the Tiles of values that were set within it are forgotten."""
+        """Context manager: at its end, Tiles that were added to `self.env` within it are forgotten, also after an
+        error.
+        """
         before, self.env = self.env, self.env.new_child()
         try:
             yield
@@ -57,11 +59,12 @@ class Storage:
     def axes(
         self, dims: tuple[Expr, ...], parts: Parts, tensor: Value | None = None
     ) -> tuple[tuple[Symbol, ...], Substitution]:
-        """Return (iterators of an operation over a tile, substitution of the coordinates of `dims` by them).
+        """Return (iterators, substitution) for an operation over a tile with the dimensions `dims`; the substitution
+        replaces each dimension's coordinate symbol by an expression of the iterators.
 
-        `parts` maps dimensions to the (first index, extent) that the operation covers. For M with (128, 32), an
-        iterator i0 runs over 0..31, and M's coordinate becomes 128 + i0. If `tensor` is in registers, there are
-        iterators only for the dimensions that it has; the others have extent 1.
+        `parts` is {dimension: (first index, extent)}, the part that the operation covers. For M with (128, 32), an
+        iterator i0 runs over 0..31, and M's coordinate becomes 128 + i0. If `tensor` is in registers, it may lack some
+        of `dims`: these get no iterator, and their coordinate becomes the first index.
         """
         held = dims if tensor is None else self.sums.get(tensor, dims)
         over = self.writer.axes([parts[d][1] for d in held])
@@ -69,18 +72,19 @@ class Storage:
         return over, Substitution({self.scope.coordinate(d): parts[d][0] + along.get(d, as_expr(0)) for d in dims})
 
     def viewed(self, source: Load, dims: tuple[Expr, ...], parts: Parts) -> Value:
-        """Emit a view of the elements that the load `source` reads over the dimensions `dims`, and return it.
+        """Emit a view of the elements that `source` loads for the dimensions `dims`, and return the view.
 
-        `parts` maps dimensions to the (first index, extent) of the view. If the tensor itself has these elements, it is
-        returned, and nothing is emitted.
+        `parts` is {dimension: (first index, extent)}, the part that the view has. If the tensor of `source` has just
+        these elements in the same order, emit nothing, and return that tensor.
         """
         return self.writer.viewed(source, *self.axes(dims, parts))
 
     def held(self, tensor: Value, dims: tuple[Expr, ...], parts: Parts) -> Tile:
-        """Return a lazy Tile over `dims` whose elements are loaded from `tensor`; emit nothing.
+        """Return a lazy Tile over the dimensions `dims` that loads its elements from `tensor`; emit nothing.
 
-        `parts` maps dimensions to the (first index, extent) that the tensor has: with (128, 32), index 130 loads
-        element 2.
+        `parts` is {dimension: (first index, extent)}, the part that the tensor has: with (128, 32), index 130 loads
+        element 2. If the tensor is in registers that lack a dimension, all indices along that dimension load the same
+        element.
         """
         at = tuple(self.scope.coordinate(d) - parts[d][0] for d in self.sums.get(tensor, dims))
         return Tile(tensor.type.dtype, dims, parts, load(tensor, *at))
@@ -88,12 +92,10 @@ class Storage:
     def put(
         self, tensor: Value, dims: tuple[Expr, ...], parts: Parts, formula: Formula, whole: Parts | None = None
     ) -> None:
-        """Emit the computation of `formula` into `tensor`; the formula gives an element by its coordinates along
-        `dims`.
+        """Emit the computation of `formula`, the element of a tile over the dimensions `dims`, into `tensor`.
 
-        `parts` maps dimensions to the (first index, extent) to compute. `whole` maps them to the (first index, extent)
-        that the tensor has; None: the same as `parts`. Raise a ProgramError if `tensor` is in registers and has other
-        elements than `parts`.
+        `parts` is {dimension: (first index, extent)}, the part to compute. `whole` is the same for the part that the
+        tensor has; None: `parts`. Raise a ProgramError if `tensor` is in registers and has other elements than `parts`.
         """
         over, images = self.axes(dims, parts, tensor)
         first = {d: parts[d][0] - whole[d][0] for d in dims} if whole is not None else {}
@@ -111,12 +113,12 @@ class Storage:
         as_type: tuple[DType, Formula] | None = None,
         name: str | None = None,
     ) -> Tile:
-        """Emit the computation of a tile into a new tensor, in memory or registers; return a Tile that loads from the
+        """Emit the computation of `tile` into a new tensor, in memory or registers; return a Tile that loads from that
         tensor.
 
-        `dims` is the order of dimensions in the tensor; `as_type` is (element type, formula) to store instead of the
-        tile's; `name` is the tensor's name. If an extent is 0, nothing is emitted, and the formula of the result is the
-        number 0.
+        `dims` is the order of dimensions in the tensor; None: as in the tile. `as_type` is (element type, formula) to
+        store instead of the tile's. `name` is the tensor's name. If an extent is 0, nothing is emitted, and the formula
+        of the result is the number 0.
         """
         dims = tile.dims if dims is None else dims
         dtype, formula = (tile.dtype, tile.formula) if as_type is None else as_type
@@ -129,11 +131,12 @@ class Storage:
         return self.held(tensor, dims, parts)
 
     def room(self, dtype: DType, dims: tuple[Expr, ...], parts: Parts, name: str) -> Value:
-        """Emit the allocation of a tensor called `name` for a value over the dimensions `dims`; return the tensor.
+        """Emit the allocation of a tensor called `name` for a value of type `dtype` over the dimensions `dims`; return
+        the tensor.
 
-        `parts` maps dimensions to (first index, extent). The tensor is in registers if values of this shape are
-        distributed over lanes as accumulators are (`writer.fragment_layout`), else in memory. `self.sums` records the
-        dimensions of registers.
+        `parts` is {dimension: (first index, extent)}. The tensor is in registers if values of this shape are
+        distributed over lanes as accumulators are (`self.writer.fragment_layout`), else in memory. For registers,
+        `self.sums[tensor]` is set to the dimensions that they have.
         """
         axes = None if self.writer.fragment_layout is None else self.writer.fragment_layout.axes(dims, parts)
         if axes is None:
@@ -143,14 +146,17 @@ class Storage:
         return registers
 
     def room_of(self, tensor: Value) -> tuple[Expr, ...]:
-        """Return the extents of the part of a tensor that holds values: its shape, without padding to whole atoms."""
+        """Return the extents of `tensor` without padding to whole atoms: the recorded ones of a padded accumulator,
+        else its shape.
+        """
         return self.padded.get(tensor) or tensor.type.shape
 
     def load_of(self, tile: Tile, dtype: DType | None = None) -> tuple[Tile, Load]:
         """Return (Tile, Load): a tile with the elements of `tile` whose formula is one load, and this load.
 
-        `tile` is returned unchanged if its formula is one load already, and its element type is `dtype` (None: any
-        type). Else code is emitted that computes it, converted to `dtype`, into a new tensor. It must have elements.
+        `tile` is returned unchanged if its formula is one load already, and `dtype` is None or its element type.
+        Otherwise code is emitted that computes it, converted to `dtype`, into a new tensor. `tile` must have elements
+        then.
         """
         source = only_load(tile.formula)
         if source is not None and dtype in (None, tile.dtype):

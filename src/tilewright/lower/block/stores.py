@@ -23,11 +23,11 @@ from tilewright.lower.block.lowering import Lowering
 
 
 def bounds_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Formula | None:
-    """Return the conditions of the attribute `bounds` of an access, joined by `and_`, as a formula; None if all always
-    hold.
+    """Return the conditions of the attribute `bounds` of the access `op`, joined by `and_`, as a formula; None if all
+    always hold.
 
-    `dims` are the dimensions of the accessed tile. A condition is "coordinate < limit", for an entry of `bounds` whose
-    dimension is among `dims`.
+    `dims` are the dimensions of the accessed tile. A condition is "index < limit", for an entry (dimension, limit) of
+    `bounds` whose dimension is among `dims`.
     """
     conjunction: Formula | None = None
     for condition in conditions_of(low, op, dims):
@@ -43,11 +43,11 @@ def _truth(formula: Formula) -> Formula:
 
 
 def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Expr | Formula]:
-    """Yield the condition "coordinate < limit" for each entry (dimension, limit) of `op`'s attribute `bounds` whose
+    """Yield the condition "index < limit" for each entry (dimension, limit) of `op`'s attribute `bounds` whose
     dimension is among `dims`.
 
-    A condition is an expression of coordinates, 1 where it holds. If its coordinate or limit depends on data, it is a
-    formula that loads these data.
+    A condition is an expression of coordinates, 1 where it holds. If its index or limit depends on data, it is a
+    formula that loads these data, and run-time checks of symbols that set_symbol set are emitted.
     """
     for dim, bound in op.attrs.get("bounds", ()):
         if dim not in dims:
@@ -139,7 +139,7 @@ class Write:
         return tuple(zip(self.at, self.marks, strict=True))
 
     def target(self) -> Value:
-        """Emit a view of the written elements of memory, over the iterators of the write, and return it.
+        """Emit a view of the written elements of memory, over the iterators of the write, and return the view.
 
         Elements of the tile past the end of a dimension must not be stored, even if memory goes on there. If the tile
         may pass such an end, the result is a view of a view that ends with the dimension (or with each image line of
@@ -149,7 +149,7 @@ class Write:
         past = [d for d in self.dims if _is_past(low, d)]
         if not past:
             return w.view(self.access.tensor, self.over, self.places())
-        walks = {d: walk for d, walk in low.task.walks.items() if self._is_in_memory(d)}
+        walks = {d: walk for d, walk in low.task.walks.items() if self._has_coordinate_along(d)}
         sizes: list[Size] = []
         for d, n in zip(self.dims, self.sizes, strict=True):
             walk = walks.get(d)
@@ -173,7 +173,7 @@ class Write:
         exact_view = w.view(self.access.tensor, exact_axes, list(zip(map(images, self.access.at), marks, strict=True)))
         return w.view(exact_view, self.over, at)
 
-    def _is_in_memory(self, dim: Expr) -> bool:
+    def _has_coordinate_along(self, dim: Expr) -> bool:
         """True if a memory coordinate of this write depends on the index along the dimension `dim`."""
         return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 
@@ -182,30 +182,31 @@ class Write:
         ...}.
 
         "over" are its iterators `over`. "at" is ((memory coordinate, True if it may be out of bounds), ...). "where" is
-        ((symbol, position in the tensor that holds its value), ...) for the coordinates that are loaded, or None.
-        `images` is applied to every coordinate.
+        ((symbol in coordinates, position of its value in the tensor that holds it), ...), or None if there are no such
+        symbols. `images` is applied to every coordinate.
         """
         where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
         at = tuple((images(e), mark) for e, mark in self.places())
         return {"over": over, "where": tuple(where) or None, "at": at}
 
     def memory(self) -> tuple[Value, ...]:
-        """Return (the tensor that is written, then each tensor that emitted loads read for indices or conditions): a
-        tuple of one or more.
+        """Return the memory operands of a scatter, gather or atomic: the tensor that is written, then for each symbol
+        in "where" of `attrs` the tensor that holds its value.
         """
         return self.access.tensor, *(f.tensor for f in self.where.values())
 
     def tile(self) -> Value:
         """Return a view of the elements to write, over the iterators of the write.
 
-        Code that computes them into a new tensor is emitted first, unless the tile is a plain load.
+        Code that computes them into a new tensor is emitted first, unless the tile is a plain load of the memory's
+        type.
         """
         _, source = self.low.storage.load_of(Tile(self.dtype, self.dims, self.parts, self.formula))
         return self.low.writer.viewed(source, self.over, self.images)
 
 
 def _is_past(low: Lowering, dim: Expr) -> bool:
-    """True if a task's current block of a dimension may go past the end of the dimension, or of an image line."""
+    """True if the current block of the dimension `dim` may go past the end of the dimension, or of an image line."""
     if dim in low.task.overhanging or dim in low.task.walks:
         return True
     if dim not in low.bound.padded:

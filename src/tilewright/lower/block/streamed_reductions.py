@@ -48,15 +48,19 @@ class StreamedReductions:
 
     @property
     def given(self) -> list[Value]:
-        """The values that the operations use, but do not compute themselves; each once."""
+        """The values that the operations use, but do not compute themselves; each once, in the order of their first
+        use.
+        """
         results = {r for op in self.inside for r in op.results}
         operands = (v for op in self.inside for v in op.operands)
         operands_of_last = (v for op in self.last for v in reduce.operands(op))
         return [v for v in dict.fromkeys((*operands, *operands_of_last)) if v not in results]
 
     def left(self, ops: Sequence[Op], after: Sequence[Op]) -> list[Op]:
-        """Return the operations of `ops`, which has those of this group, that are still to be emitted before `after`:
-        all but the reductions, and the operations whose results only they use.
+        """Return the operations of `ops` that must still be emitted, in order, once this group is: all but the
+        reductions, and the operations whose results only they use.
+
+        `ops` has all operations of this group; `after` are the operations behind `ops`.
         """
         done, rest = {*self.last}, [op for op in ops if op not in self.last]
         needed = {v for op in (*after, *rest) if op not in self.inside for v in operands_within(op)}
@@ -78,16 +82,16 @@ def operands_within(op: Op) -> Iterator[Value]:
 
 def streamed(low: Lowering, early: Sequence[Op], ops: Sequence[Op], after: Sequence[Op]) -> StreamedReductions | None:
     """Return reductions over one dimension among `ops` that are to be emitted in one loop over parts of it, together
-    with the operations that compute their operands; None if there are none. Of nested reductions, the outer one is
-    taken.
+    with the operations that compute their operands. Return None if there are none. Of nested reductions, the outer one
+    is taken.
 
-    All of these conditions must hold. The machine is a CPU. The scope has no masks, offsets or data-dependent ends. L1
-    does not hold the values for all of the dimension, but it does for one index of it. Memory that is read is
-    contiguous along another dimension, which is not reduced. There are several reductions, or one whose operand is
-    computed or converted. Operands that other operations use too are cheap to compute again.
+    All of these conditions must hold. The machine is a CPU. The operations are in no conditional on data, while loop or
+    loop with data-dependent limits. L1 does not hold the values for all of the dimension, but it does for one index of
+    it. Memory that is read is contiguous along another dimension, which is not reduced. There are several reductions,
+    or one whose operand is computed or converted. Operands that other operations use too are cheap to compute again.
 
-    `ops` are elementwise operations and reductions; `early` are reads and the like that are emitted in front of them,
-    `after` the operations behind them.
+    `ops` are elementwise operations, selects, casts and reductions; `early` are the reads, constants and broadcasts in
+    front of them, `after` the operations behind them.
     """
     scope = low.scope
     if low.machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.walking:
@@ -115,29 +119,36 @@ def streamed(low: Lowering, early: Sequence[Op], ops: Sequence[Op], after: Seque
 
 
 def _is_converted(op: Op) -> bool:
-    """True if the reduction `op` has an accumulator of another type than that of an operand which it reduces."""
+    """True if the reduction `op` accumulates in another type than that of an operand that it reduces."""
     return any(v.type.dtype is not reduce.accumulation(op)[0] for v in reduce.operands(op))
 
 
 def _computing(op: Op, ops: Sequence[Op], makers: dict[Value, Op]) -> list[Op]:
-    """Return those of `ops` on whose results the elements that the reduction `op` reduces depend, in order."""
+    """Return the operations of `ops`, in order, on whose results the operands that the reduction `op` reduces depend.
+
+    `makers` is {value: operation of `ops` that computes it}.
+    """
     computing = {x for v in reduce.operands(op) if v in makers for x in needed(makers[v], makers)}
     return [x for x in ops if x in computing]
 
 
 def _is_cheap_again(group: StreamedReductions, ops: Sequence[Op], after: Sequence[Op]) -> bool:
-    """True if no operation inside `group` that must be repeated, because its result is used outside too, is a reduction
-    or an expensive function.
+    """True if no operation inside `group` that must be repeated, because something outside uses its result too, is a
+    reduction or an expensive function.
+
+    `ops` has all operations of the group; `after` are the operations behind `ops`.
     """
     again = {*group.left(ops, after)}.intersection(group.inside)
     return all(op.name not in DEAR and op.name not in REDUCTIONS for op in again)
 
 
 def _of_parts(low: Lowering, group: StreamedReductions, early: Sequence[Op]) -> StreamedReductions | None:
-    """Return `group` with as many elements at once as L1 holds; None if L1 holds all of them, or not even one.
+    """Return `group` with `at_once` set to parts for which L1 holds the values; None if L1 holds all of the dimension,
+    or not even one index of it.
 
-    None also if vectors cannot go along a dimension that `group` does not reduce. `early` are the operations in front
-    of the group that have no Tiles yet.
+    None also if vectors cannot go along a dimension that `group` does not reduce, if an extent is 0 or not known at
+    launch, or if the dimension is the axis of a loop whose last tile is padded. `early` are the operations in front of
+    the group that have no Tiles yet.
     """
     scope, dim = low.scope, group.dim
     values = {v for op in (*group.inside, *group.last) for v in (*op.operands, *op.results)}
@@ -157,8 +168,8 @@ def _of_parts(low: Lowering, group: StreamedReductions, early: Sequence[Op]) -> 
     results = [(op.result.type.dims, _type_of_total(op)) for op in group.last]
 
     def fitting(widths: Mapping[Expr, int]) -> int:
-        """Return the elements along `dim` for which L1 holds the totals and the largest tiles, if dimensions have the
-        extents `widths`.
+        """Return the number of indices of `dim` for which L1 holds the totals and the largest tiles, if dimensions have
+        the extents `widths`.
         """
         of_tiles, of_totals = (
             [prod(widths[d] for d in tile_dims) * element_bytes(dtype) for tile_dims, dtype in values]
@@ -177,7 +188,7 @@ def _pieces(low: Lowering, group: StreamedReductions, early: Sequence[Op]) -> di
 
     These are dimensions along which a value that `group` reads is contiguous, that are longer than a piece, and that
     all results of the group have. If values differ, the largest piece counts. None if no value is contiguous along a
-    dimension, or one is along a dimension that the group reduces.
+    dimension, or if one is along a dimension that the group reduces.
     """
     ops = (*group.inside, *group.last)
     reduced = {op.attrs["dim"] for op in ops if op.name in REDUCTIONS}
@@ -194,8 +205,8 @@ def _pieces(low: Lowering, group: StreamedReductions, early: Sequence[Op]) -> di
 
 
 def dims_of_vectors(low: Lowering, value: Value, early: Sequence[Op]) -> set[Expr]:
-    """Return the dimensions of `value` along which it is read from contiguous memory. `early` are the operations that
-    are to be emitted next, and have no Tiles yet.
+    """Return the dimensions of `value` along which its elements are read from contiguous memory. `early` are the
+    operations that are to be emitted next, and have no Tiles yet.
     """
     op = next((op for op in early if value in op.results), None)
     if op is None:
@@ -207,10 +218,10 @@ def dims_of_vectors(low: Lowering, value: Value, early: Sequence[Op]) -> set[Exp
 
 
 def write(low: Lowering, group: StreamedReductions) -> None:
-    """Emit the reductions of `group` in loops over parts of their dimension, and a shorter last part. The Tiles of
-    their results go to `low.storage.env`.
+    """Emit the reductions of `group` in loops over parts of their dimension, and a shorter last part. `low.storage.env`
+    gets the Tiles of their results.
 
-    Sums of f32 are added up in f64 over the parts, so that a long sum loses no small parts.
+    Sums of f32 are added up in f64 over the parts, so that a long sum loses no small terms.
     """
     totals: dict[Op, Tile] = {}
     for op in group.last:
@@ -232,8 +243,10 @@ def _type_of_total(op: Op) -> DType:
 
 
 def _write_parts(low: Lowering, group: StreamedReductions, totals: Mapping[Op, Tile], dims: Sequence[Expr]) -> None:
-    """Emit nested loops over parts of the dimensions `dims`, which combine each part of `group` with `totals`, {its
-    reductions: their Tiles in memory}.
+    """Emit nested loops over parts of the dimensions `dims`, outermost first, which combine each part of `group` with
+    `totals`.
+
+    `totals` is {reduction of the group: Tile of its total, in memory}.
     """
     storage = low.storage
     if not dims:

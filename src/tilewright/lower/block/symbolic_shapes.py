@@ -44,9 +44,7 @@ class OpenSizes:
         return bool(self.parameters)
 
     def records(self) -> list[Op]:
-        """Return the `param` and `let` records that declare the open sizes (known only at the call) in a block program;
-        [] if there are none.
-        """
+        """Return the `param` and `let` records that declare the open sizes in a block program; [] if there are none."""
         if not self.parameters:
             return []
         records = [Op(BLOCK.records["param"], (), {"parameters": tuple((s, None) for s in self.parameters)})]
@@ -69,17 +67,17 @@ CLOSED = OpenSizes()
 def opened(
     sizes: Mapping[Symbol, int], bindings: Mapping[Any, Any], dynamic: Collection[Symbol]
 ) -> tuple[dict[Symbol, Size], OpenSizes]:
-    """Return (values, names) of sizes of which some, `dynamic`, are open (known only at the call).
+    """Return (values, open sizes) for a program of which the sizes `dynamic` are open (known only at the call).
 
-    `values` is {size: a number, or an expression of open sizes}. `names` is an OpenSizes: the open sizes become
-    parameters; a size computed from them becomes a `let` symbol, unless it is a product of symbols. `sizes` has a
-    number for each size, not used for open ones; `bindings` maps sizes to expressions of others. Lower bounds of
-    parameters are raised so that all `let` symbols are at least 1. Raise an ArgumentError if a size depends on anything
-    else.
+    `values` is {size: a number, or an expression of open sizes}. The open sizes become parameters (OpenSizes); a size
+    computed from them becomes a `let` symbol, unless it is a product of symbols. `sizes` has a number for each size,
+    not used for open ones; `bindings` is {size: expression of other sizes}. Lower bounds of parameters are raised so
+    that all `let` symbols are at least 1, where a bound up to 4096 (LEAST) does that. Raise an ArgumentError if a size
+    depends on anything else.
 
     >>> n, h, p, m = (symbol(name, 0) for name in ("N", "H", "P", "M"))
-    >>> found, names = opened({n: 1, h: 9, p: 7, m: 7}, {p: h - 2, m: n * p}, [n, h])
-    >>> found[p], found[m], names.lets[0].definition, names.parameters[0].lo
+    >>> values, sizes = opened({n: 1, h: 9, p: 7, m: 7}, {p: h - 2, m: n * p}, [n, h])
+    >>> values[p], values[m], sizes.lets[0].definition, sizes.parameters[0].lo
     (<P>, <N*P>, <H - 2>, 3)
     """
     names = parameter_names(sorted(dynamic, key=lambda s: s.name))
@@ -97,9 +95,10 @@ def opened(
 
 
 def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
-    """Return {open size: its name in the block program}, each unique; a name in lower case gets `OPEN_` in front.
+    """Return {open size: its name in the block program}, for the symbols `sizes`; a name in lower case gets `OPEN_` in
+    front.
 
-    Other names in a block program are in lower case, so that none is the same. `sizes` are known only at the call.
+    All other names in a block program are in lower case, so none of them is the same as one of these.
 
     >>> list(parameter_names([symbol("N"), symbol("m"), symbol("M")]).values())
     ['N', 'OPEN_m', 'M']
@@ -111,7 +110,9 @@ def parameter_names(sizes: list[Symbol]) -> dict[Symbol, str]:
 
 
 def fresh_name(name: str, used_names: Collection[str]) -> str:
-    """Return `name`, with `OPEN_` in front if it is all lower case, and again as long as it is in `used_names`."""
+    """Return `name`, with `OPEN_` in front if it is all lower case; add `OPEN_` as often as the result is in
+    `used_names`.
+    """
     name = name if name != name.lower() else f"OPEN_{name}"
     while name in used_names:
         name = f"OPEN_{name}"
@@ -119,11 +120,11 @@ def fresh_name(name: str, used_names: Collection[str]) -> str:
 
 
 def _least(s: Symbol, start: int, lets: list[Symbol], parameters: Mapping[Symbol, Symbol]) -> int:
-    """Return the smallest n >= `start` such that all sizes in `lets` are at least 1 whenever the size `s` is at least
-    n.
+    """Return the smallest n >= `start` such that all sizes in `lets` are at least 1 whenever the open size `s` is at
+    least n.
 
-    `parameters` maps open sizes (known only at the call) to their parameter symbols. 4096 (LEAST) if no smaller n is
-    found. For s = H and the let H - 2: 3.
+    `parameters` is {open size: its parameter symbol}. Return 4096 (LEAST) if no smaller n does. For s = H and the let H
+    - 2: 3.
     """
     for n in range(start, LEAST):
         images = Substitution({parameters[s]: symbol(parameters[s].name, n, MOST - 1)})
@@ -137,20 +138,19 @@ def _follow(
 ) -> tuple[dict[Symbol, Size], list[Symbol]]:
     """Return (values, lets): {size: a number, or an expression of parameters and lets}, and the list of let symbols.
 
-    `sizes` has a number for each size; `bindings` maps sizes to expressions of others; `parameters` maps open sizes
-    (known only at the call) to parameter symbols. A size that is computed from open ones becomes a let, unless it is a
-    product of symbols; its definition uses earlier lets only. Raise an ArgumentError if a size depends on anything
-    else.
+    `sizes` has a number for each size; `bindings` is {size: expression of other sizes}; `parameters` is {open size: its
+    parameter symbol}. A size that is computed from open ones becomes a let, unless it is a product of symbols; its
+    definition uses earlier lets only. Raise an ArgumentError if a size depends on anything else.
     """
     size_of: dict[Symbol, Size] = {}
     lets: list[Symbol] = []
 
     def value(s: Symbol) -> Size:
-        """Return the value of the size `s`: a number, a parameter, or an expression of these. Also store it in
-        `size_of`.
+        """Return the value of the size `s`: a number, a parameter, a let, or a product of such symbols. Also store it
+        in `size_of`, unless it is a parameter.
 
-        An expression that is no product becomes a new symbol, which is recorded in `lets`. Raise an ArgumentError if
-        the size depends on more than sizes that arguments tell.
+        An expression of open sizes that is no symbol and no product becomes a new symbol, which is added to `lets`.
+        Raise an ArgumentError if the size depends on anything that arguments do not tell.
         """
         if s in parameters:
             return parameters[s]
@@ -174,7 +174,7 @@ def _follow(
 
 
 def _is_product(e: Expr) -> bool:
-    """True if the expression `e` is one product of symbols, perhaps times a number, such as 2*N*P."""
+    """True if the expression `e` is a symbol or one product of symbols, perhaps times a number, such as 2*N*P."""
     constant, terms = linear(e)
     (term, _), *others = terms
     factors = term.parts if isinstance(term, Product) else (term,)

@@ -110,9 +110,10 @@ class Tasks:
         return cases, counts
 
     def _task_index(self, dim: Expr, count: Expr | Size) -> Symbol:
-        """Add a range of `count` tasks along a dimension to `self.ranges`; return its symbol, the index of a task.
+        """Add a range of `count` tasks along `dim` to `self.ranges`; return the symbol of the range, the index of a
+        task.
 
-        The dimension is also added to those that tasks split (`shared` of the current task).
+        `dim` is also added to the dimensions that tasks split (`self.task.shared`).
         """
         self.ranges.append(Range.of(self.w.fresh(f"t_{dim}"), 0, count))
         self.low.task.shared.append(dim)
@@ -120,11 +121,11 @@ class Tasks:
 
     def _equal_tasks(self, counts: Mapping[Expr, Size]) -> list[Range]:
         """Return the ranges of task indices, for tasks with equal parts, and set a task's first index along each
-        dimension.
+        dimension in the scope.
 
         `counts` is {dimension: number of tasks along it}. With a raster group, the last two dimensions share one range:
-        `plan.raster` tasks along the first of them, then as many at the next index of the second, so that operands stay
-        in the shared cache. In the order "dynamic", tasks with the longest loops come first instead.
+        `self.plan.raster` tasks along the first of them, then as many at the next index of the second, so that operands
+        stay in the shared cache. In the order "dynamic", tasks with the longest loops come first instead.
         """
         task_index_of: dict[Expr, Expr] = {}
         group = self.plan.raster
@@ -150,11 +151,12 @@ class Tasks:
     def _set_begins(
         self, counts: Mapping[Expr, Size], places: Mapping[Expr, Expr], ranges: Iterable[Range]
     ) -> list[Range]:
-        """Set the first index of a task's part along each dimension: the task's index there times the part's extent.
+        """Set the first index of a task's part along each dimension in the scope: (index of the task there) * (extent
+        of the part).
 
         `counts` is {dimension: number of tasks along it}, `places` is {dimension: index of the current task along it}.
-        The first index is emitted as a `let`; it is 0 if there is one task. Return [range, ...]: those of `ranges` with
-        more than one task.
+        The first index is emitted as a `let`; it is 0 if there is one task. Return a list of those of `ranges` that
+        have more than one task.
         """
         for d, place in places.items():
             width, count = most(self.low.scope.parts[d][1]), counts[d]
@@ -181,7 +183,9 @@ class Tasks:
         assert remaining == 1, "binding has refused groups that are no whole tasks of these"
 
         def counted(name: str, count: Size) -> Expr:
-            """Add a range of `count` tasks, and return the index of a task in it."""
+            """Add a range of `count` tasks called `name` to the ranges, and return the index of a task in it: 0 if
+            there is one task.
+            """
             ranges.append(Range.of(self.w.fresh(name), 0, count))
             return ranges[-1].symbol if count != 1 else as_expr(0)
 
@@ -197,7 +201,7 @@ class Tasks:
         return ranges
 
     def _named(self, name: str, e: Expr) -> Symbol:
-        """Emit `let name = e`, and return the symbol that it defines."""
+        """Emit `let name = e`, with `name` made unique, and return the symbol that it defines."""
         name_symbol = symbol(self.w.fresh(name), definition=e)
         self.w.emit("let", symbol=name_symbol)
         return name_symbol
@@ -221,8 +225,8 @@ class Tasks:
         """Distribute the blocks of `dim` to tasks, `per` blocks to each: 10 blocks with `per` 4 give 3 tasks.
 
         The range of task indices is added to `self.ranges`, and `self.task.task_splits[dim]` becomes (index of the
-        task, `per`, number of tasks). Elements behind the full blocks belong to the last task. If there is only one
-        task, nothing is set.
+        task, `per`, number of tasks). Elements behind the full blocks belong to the last task, or count as one more
+        block (`_counts_as_block`). If there is only one task, nothing is set.
         """
         full, tail = self._count_blocks(dim, self.low.scope.size(dim))
         count = number_or(maximum(as_expr(pieces(full + self._counts_as_block(dim, tail), per)), 1))
@@ -230,10 +234,10 @@ class Tasks:
             self.task.task_splits[dim] = self._task_index(dim, count), per, count
 
     def _count_blocks(self, dim: Expr, length: Size) -> tuple[Size, Size]:
-        """Return (number of full blocks, elements behind them) of `length` elements of a dimension.
+        """Return (number of full blocks, elements behind them) of `length` elements of the dimension `dim`.
 
-        The block size is the plan's. If the plan pads the dimension to a multiple, `length` is first rounded up to
-        that.
+        The block size is the plan's. If the plan pads the dimension to a multiple, `length` is first rounded up to that
+        multiple.
         """
         width, unit = self.bound.blocks[dim], self.bound.padded.get(dim, 1)
         return divided(length if unit == 1 else number_or(as_expr(pieces(length, unit)) * unit), width)
@@ -242,8 +246,7 @@ class Tasks:
         """Return 1 if the `tail` elements behind the full blocks of `dim` are distributed to tasks like a block, else
         0.
 
-        They are if there are any and the plan pads the dimension. Otherwise the last task does them besides its own
-        blocks.
+        They are if there are any and the plan pads `dim`. Otherwise the last task computes them besides its own blocks.
         """
         return int(tail != 0 and dim in self.bound.padded)
 
@@ -251,8 +254,9 @@ class Tasks:
         """Emit the operations of a task in nested loops over blocks of the dimensions `dims`; a smaller last block has
         code of its own.
 
-        `ops` are the operations; None: those of the program. Operands B that blocks share, and in a pipeline all
-        operations that do not depend on the blocks, come before the loops.
+        `ops` are the operations; None: those of the program. With MMAs in tile registers (`self.tiled`), the innermost
+        code is that of TiledTask, whatever `ops` are. Operands B that blocks share, and in a pipeline all operations
+        that do not depend on the blocks, come before the loops.
         """
         low = self.low
         task_ops = low.program.body.ops if ops is None else ops
@@ -277,7 +281,8 @@ class Tasks:
             self._blocks(dim, rest, with_shared_operands(low, task_ops, dims))
 
     def _blocks(self, dim: Expr, rest: list[Expr], task_ops: list[Op]) -> None:
-        """Emit the operations `task_ops` of a task in loops over blocks of `dim`, and of the dimensions `rest` inside.
+        """Emit the operations `task_ops` of a task in a loop over blocks of `dim`, with loops over blocks of the
+        dimensions `rest` inside.
 
         If the block's index decides which elements of an operand are in bounds, the first and last block are peeled, or
         emitted separately if their operations differ from those of inner blocks.
@@ -289,14 +294,16 @@ class Tasks:
         slides = width > 1 and in_place.slides(low, dim)
 
         def one(n: Expr | Size, at_edge: bool, wide: Size = width) -> None:
-            """Emit block number `n`, with `wide` elements."""
+            """Emit block number `n`, with `wide` elements. `at_edge` is True if operands may be out of bounds there."""
             self.task.edge = at_edge if slides else outer_edge
             with low.scope.at(dim, (first + width * n, wide)):
                 self.pieces(rest, task_ops)
             self.task.edge = outer_edge
 
         def loop(start: Expr | int, end: Expr | int, at_edge: bool, peel: tuple[int, int] | None = None) -> None:
-            """Emit a loop over the blocks from `start` up to `end`."""
+            """Emit a loop over the blocks from `start` up to, and without, `end`. `at_edge` is True if operands may be
+            out of bounds there; `peel` is (first blocks, last blocks) to peel.
+            """
             with self.w.loop(f"b_{dim}" if str(dim).isidentifier() else "b", end, start, peel=peel) as n:
                 one(n, at_edge)
 
@@ -330,7 +337,9 @@ class Tasks:
 
 
 def _independent(ops: list[Op], dim: Expr) -> list[Op]:
-    """Return those of `ops` that need no index along `dim`, use no result of one that does, and write no memory."""
+    """Return the operations of `ops` that do not depend on the index along `dim`: they have no value with that
+    dimension, write no memory, and use only results of such operations and values from outside `ops`.
+    """
     independent: list[Op] = []
     dependent: set[Value] = set()
     for op in ops:
@@ -344,7 +353,7 @@ def _independent(ops: list[Op], dim: Expr) -> list[Op]:
 
 
 def _peeled_loops(full: Size, ahead: int, behind: int) -> list[tuple[Expr | int, Expr | int, bool]]:
-    """Return [(first, end, True if its blocks may be at an edge)]: loops that together iterate over `full` blocks.
+    """Return [(first, end, True if its blocks may be at an edge), ...]: loops that together iterate over `full` blocks.
 
     `end` is not included. Each of the first `ahead` and the last `behind` blocks is peeled to a loop of its own; if
     `full` is an expression, the first ones are one loop, and the last ones another. If none is peeled, the one loop has

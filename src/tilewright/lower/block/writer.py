@@ -29,12 +29,12 @@ _AXIS = re.compile(r"i\d+")
 
 
 def _is_shared(value: Value) -> bool:
-    """True if a value is a tensor in shared memory."""
+    """True if `value` is a tensor in shared memory."""
     return isinstance(value.type, TensorType) and value.type.space == "shared"
 
 
 def extent(axis: Symbol) -> Size:
-    """Return the extent of an iterator: its upper bound plus 1. It is an int, or an expression of open sizes (known
+    """Return the extent of the iterator `axis`, its upper bound plus 1: an int, or an expression of open sizes (known
     only at the call).
     """
     assert axis.upper is not None
@@ -42,17 +42,19 @@ def extent(axis: Symbol) -> Size:
 
 
 def word(dim: Expr) -> str:
-    """Return the dimension as text for use in a name: M -> "M", and "d" for an expression such as 2*K."""
+    """Return the dimension `dim` as a word for use in a name: M -> "M", and "d" for an expression such as 2*K."""
     text = str(dim)
     return text if text.isidentifier() else "d"
 
 
 def split(over: tuple[Symbol, ...], expressions: Sequence[Expr]) -> tuple[tuple[Symbol, ...], Substitution]:
-    """Return (new iterators, substitution of the iterators `over` by them) so that `expressions` need no division.
+    """Return (new iterators, substitution of the iterators `over` by expressions of the new ones) so that `expressions`
+    need no division.
 
-    An iterator that some expression divides by n, or takes modulo n, is split there into digits (mixed-radix parts of a
-    flat index). A copy along a flat index then has loops in which contiguous elements are recognised. `over` and the
-    empty substitution are returned if nothing is divided, or the divisors do not divide each other.
+    An iterator that some expression divides by n, or takes modulo n, is split into digits (mixed-radix parts of a flat
+    index). Contiguous elements of a copy along a flat index are then recognised. Return `over` and the empty
+    substitution if nothing is divided, or if no iterator can be split: it has an open extent, or its divisors do not
+    divide each other.
 
     >>> i, j = index("i0", 4), index("i1", 36)
     >>> axes, images = split((i, j), [i + j // 12, j % 12])
@@ -107,9 +109,10 @@ class BlockWriter:
         """(variable, body) of the loops around the open block, outermost first."""
 
     def fresh(self, name: str) -> str:
-        """Return `name`, or `name` with a number behind it, that this program does not use yet.
+        """Return `name`, or `name` with a number behind it, that this program does not use yet; the result counts as
+        used from then on.
 
-        Characters that cannot stand in a name become `_`.
+        Characters that cannot stand in a name become `_`. Names of iterators (i0, i1, ...) are never returned.
 
         >>> w = BlockWriter()
         >>> [w.fresh(name) for name in ("v", "v", "v_1", "v", "t_2*M + 1")]
@@ -127,10 +130,11 @@ class BlockWriter:
     def emit(
         self, spec_name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any
     ) -> Op:
-        """Append the operation `spec_name` to the open block, and return it; attributes that are None are left out.
+        """Append the operation called `spec_name` to the open block, and return it; attributes that are None are left
+        out.
 
-        A workgroup barrier follows if there are several threads and an operand is in shared memory; not after a view or
-        bitcast.
+        If a workgroup has several threads (`self.lanes`) and an operand is in shared memory, a workgroup barrier is
+        appended too, but not behind a view or bitcast.
         """
         attributes = {name: value for name, value in attrs.items() if value is not None}
         op = self._builder.emit(spec_name, operands, attributes, blocks=blocks, loc=self.loc)
@@ -139,9 +143,10 @@ class BlockWriter:
         return op
 
     def room(self, size: Size) -> Expr:
-        """Return the extent to allocate for a dimension of `size`, as an expression: the largest value of `size`.
+        """Return the extent to allocate for a dimension of `size` elements, as an expression: a constant if `size` is
+        bounded.
 
-        A constant, and an open size (known only at the call) without an upper bound, are returned as they are.
+        `min(N, 32)` gives 32. Open sizes (known only at the call) count as unbounded: N gives N.
         """
         e = as_expr(size)
         limit = self._endless(e).hi
@@ -155,10 +160,10 @@ class BlockWriter:
         swizzle: Swizzle | None = None,
         strides: Sequence[int] | None = None,
     ) -> Value:
-        """Emit the allocation of a tensor in shared memory (on a CPU: the worker's own memory), and return it.
+        """Emit the allocation of a tensor in shared memory (on a CPU: the worker's own memory), and return the tensor.
 
-        If a size is an expression, the tensor has room for its largest value; `part` gives a view of the size itself.
-        `strides` are in elements; None: packed, or padded against cache conflicts. `name` is made unique.
+        If a size is an expression, the tensor has room for the largest value; `part` gives a view of the size itself.
+        `strides` are in elements; None: rows are packed, or padded against cache conflicts. `name` is made unique.
         """
         room = tuple(map(self.room, sizes))
         steps = tuple(map(as_expr, strides)) if strides else self._strides(dtype, room) if swizzle is None else None
@@ -183,20 +188,20 @@ class BlockWriter:
         return packed(tuple(map(as_expr, (*outer, last + 8 * limits.line_bytes // dtype.bits))))
 
     def register(self, dtype: DType, name: str) -> Value:
-        """Emit the allocation of one number in a register, with the same value in all threads, and return it."""
+        """Emit the allocation of one number in a register, with the same value in all threads; return the register."""
         return self._alloc_registers(dtype, (), Distribution(layout=Layout((self.lanes or 1, 1), (0, 0))), name)
 
     def _alloc_registers(self, dtype: DType, sizes: Sequence[int], distribution: Distribution, name: str) -> Value:
-        """Emit the allocation of a register tensor with the layout `distribution` over lanes, and return it; `name` is
-        made unique.
+        """Emit the allocation of a register tensor of the extents `sizes` with the layout `distribution` over lanes;
+        return the tensor. `name` is made unique.
         """
         value = self.emit("alloc", type=RegisterType(dtype, tuple(map(as_expr, sizes)), distribution)).result
         value.name = self.fresh(name)
         return value
 
     def part(self, tensor: Value, sizes: Sequence[Size]) -> Value:
-        """Emit a view of the first sizes[n] elements of `tensor` along each dimension n, and return it; the tensor
-        itself if these are all.
+        """Emit a view of the first sizes[n] elements of `tensor` along each dimension n, and return the view; return
+        `tensor` itself if these are all.
         """
         over = self.axes(sizes)
         return self.view(tensor, over, [(s, False) for s in over])
@@ -204,27 +209,27 @@ class BlockWriter:
     def registers(
         self, dtype: DType, sizes: Sequence[int], operand: str, name: str, waves: tuple[int, int] = (1, 1)
     ) -> Value:
-        """Emit the allocation of a register tensor in the layout of an atom's operand, and return it.
+        """Emit the allocation of a register tensor in the layout of an atom's operand, and return the tensor.
 
-        `operand` names the atom and its operand a, b or c, as in "ATOM.c". `waves` is (groups of waves along M, groups
-        along N) that share the tensor.
+        `operand` names the atom and its operand a, b or c, as in "ATOM.c". `waves` is the grid of groups of waves that
+        share the MMA: (groups along M, groups along N).
         """
         groups = None if waves == (1, 1) else (as_expr(waves[0]), as_expr(waves[1]))
         return self._alloc_registers(dtype, sizes, Distribution(operand=operand, waves=groups), name)
 
     def distributed(self, dtype: DType, sizes: Sequence[int], name: str) -> Value:
         """Emit the allocation of a register tensor in the layout of accumulators (`self.fragment_layout`), and return
-        it.
+        the tensor.
 
-        That layout must exist and have a tile of these `sizes`; `name` is made unique.
+        This layout must exist and have a tile of these `sizes`; `name` is made unique.
         """
         distribution = None if self.fragment_layout is None else self.fragment_layout.distribution(tuple(sizes))
         assert distribution is not None
         return self._alloc_registers(dtype, sizes, distribution, name)
 
     def vectors(self, dtype: DType, sizes: Sequence[int], layout: Layout, name: str) -> Value:
-        """Emit the allocation of a register tensor, and return it; `layout` maps (lane, register) to the number of an
-        element.
+        """Emit the allocation of a register tensor of the extents `sizes`, and return the tensor; `layout` maps (lane,
+        register) to the number of an element.
         """
         return self._alloc_registers(dtype, sizes, Distribution(layout=layout), name)
 
@@ -248,11 +253,11 @@ class BlockWriter:
         peel: tuple[int, int] | None = None,
         kept: bool = False,
     ) -> Iterator[Expr]:
-        """Context manager: emit a loop from `first` up to, and without, `count`, with the operations within it as its
-        body.
+        """Context manager: emit a loop from `first` up to, and without, `count`, with the operations emitted within it
+        as its body; yield the loop's variable.
 
-        It yields the loop's variable. A single iteration has no loop, unless `kept` is set: `first` is yielded. `name`
-        is the variable's name. `peel` is (number of first iterations, number of last iterations) that are peeled.
+        A single iteration gets no loop, unless `kept` is set: `first` is yielded. `name` is the variable's name. `peel`
+        is (number of first iterations, number of last iterations) that are peeled.
         """
         if not kept and as_expr(count) - first is as_expr(1):
             yield as_expr(first)
@@ -268,10 +273,11 @@ class BlockWriter:
 
     @contextmanager
     def before(self, expressions: Collection[Expr]) -> Iterator[None]:
-        """Context manager: emit operations in front of the loops around, as far out as `expressions` allow.
+        """Context manager: operations emitted within it go in front of the loops around, as far out as `expressions`,
+        on which they depend, allow.
 
-        From the innermost loop outwards, it stops at a loop whose variable occurs in `expressions`, or at a block that
-        is no loop's body, such as a branch.
+        From the innermost loop outwards, a loop is left if its variable occurs in no expression. At the first other
+        loop, and at a block that is no loop's body, such as a branch, the search ends.
         """
         used = {s for e in expressions for s in e.symbols}
         outer = self.blocks[-1]
@@ -285,24 +291,25 @@ class BlockWriter:
     def combine(
         self, name: str, source: Value, target: Value, along: int, function: str, *, accumulate: bool = False
     ) -> None:
-        """Emit the operation `name` ("reduce" or "scan") of `source` along dimension number `along`, into `target`.
+        """Emit the operation `name` ("reduce" or "scan") of `source` along its dimension number `along`, into `target`.
 
-        `function` is the combining function, such as "sum". With `accumulate`, elements of `target` are combined with
-        the result; otherwise they are overwritten.
+        `function` is the combining function, such as "sum". With `accumulate`, the result is combined with the elements
+        of `target`; otherwise it replaces them.
         """
         attrs: dict[str, Any] = {"along": along, "with": function, "accumulate": accumulate or None}
         self.emit(name, (source, target), (), **attrs)
 
     def axes(self, sizes: Sequence[Size]) -> tuple[Symbol, ...]:
-        """Return new iterators i0, i1, ... of an operation; iterator n runs over 0..sizes[n]-1."""
+        """Return a tuple of new iterators i0, i1, ... of an operation; iterator n runs over 0..sizes[n]-1."""
         return tuple(index(f"i{n}", size) for n, size in enumerate(sizes))
 
     def view(self, tensor: Value, over: tuple[Symbol, ...], at: Sequence[tuple[Expr, bool]]) -> Value:
-        """Emit a view of `tensor` over the iterators `over`, and return it; the tensor itself if the view is the same.
+        """Emit a view of `tensor` over the iterators `over`, and return the view; return `tensor` itself if the view
+        would be the same.
 
-        `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. A part of a register
-        tensor cannot be viewed. A register tensor with one element per row is broadcast along columns instead, in
-        registers; any other is first copied to shared memory.
+        `at` has (coordinate, True if it may be out of bounds) for each dimension of the tensor. A register tensor
+        cannot be viewed in part: it is copied to shared memory first. But if it has one element per row, and the view
+        repeats these along columns, it is broadcast in registers.
         """
         sizes = tuple(s.upper + 1 for s in over if s.upper is not None)
         if sizes == tensor.type.shape and all(
@@ -322,10 +329,10 @@ class BlockWriter:
         return value
 
     def columns(self, held: Value, over: tuple[Symbol, ...], row: Expr, column: Expr) -> Value:
-        """Emit a view of some columns of the register tensor `held`, and return it; unlike `view`, it stays in
+        """Emit a view of some columns of the register tensor `held`, and return the view; unlike `view`, it stays in
         registers.
 
-        `over` are the view's iterators; `row` and `column` are the coordinates in `held`, as expressions of these.
+        `over` are the view's iterators; `row` and `column` are the coordinates in `held`, as expressions of `over`.
         """
         part = self.emit("view", (held,), over=over, at=((row, False), (column, False))).result
         part.name = self.fresh("columns")
@@ -337,9 +344,9 @@ class BlockWriter:
         """True if a view repeats the register tensor `tensor`, one element per row, along columns: a view over (m, n)
         at [m].
 
-        `over` must be two iterators, with the extents `sizes`, of which the first is the tensor's only extent. `at`
-        must be one coordinate, the first iterator itself. The register layout `self.fragment_layout` must exist, and
-        have a tile of these extents.
+        `over` must be two iterators, with the extents `sizes`; the first extent must be the tensor's only one. `at`,
+        [(coordinate, True if it may be out of bounds)], must have one coordinate, the first iterator itself. The
+        register layout `self.fragment_layout` must exist, and have a tile of these extents.
         """
         if self.fragment_layout is None or len(over) != 2 or len(at) != 1 or at[0][0] is not over[0]:
             return False
@@ -352,7 +359,8 @@ class BlockWriter:
         """Emit a copy of elements of `tensor` to all of `target`.
 
         `over` are iterators over the coordinates of `target`. `at` has (coordinate, True if it may be out of bounds)
-        for each dimension of `tensor`, as expressions of them. `otherwise` is stored where an element is out of bounds.
+        for each dimension of `tensor`, as expressions of `over`. `otherwise` is stored where an element is out of
+        bounds.
         """
         axes, images = split(over, [e for e, _ in at])
         source = self.view(tensor, axes, [(images(e), may_leave) for e, may_leave in at])
@@ -360,16 +368,16 @@ class BlockWriter:
         self.emit("copy", (source, goal), otherwise=otherwise)
 
     def viewed(self, source: Load, over: tuple[Symbol, ...], images: Substitution) -> Value:
-        """Emit a view of the elements of the load `source` over the iterators `over`, and return it.
+        """Emit a view of the elements that `source` loads, over the iterators `over`, and return the view.
 
-        `images` replaces the load's coordinates by expressions of the iterators. The tensor itself is returned if it
-        has the same elements.
+        `images` replaces the coordinate symbols of the load by expressions of `over`. The tensor of `source` itself is
+        returned if it has the same elements in the same order.
         """
         return self.view(source.tensor, over, [(images(e), False) for e in source.at])
 
     def map(self, target: Value, over: tuple[Symbol, ...], formula: Formula, images: Substitution) -> None:
-        """Emit target = formula, element by element, over the iterators `over`; `images` maps the formula's coordinates
-        to them.
+        """Emit target = formula, element by element, over the iterators `over`; `images` replaces the formula's
+        coordinate symbols by expressions of `over`.
 
         A formula that is one load of the same type becomes a copy. Iterators of extent 1 are dropped, and iterators
         that a load's coordinate divides are split, if no register tensor needs them.
@@ -405,7 +413,7 @@ class BlockWriter:
             return
 
         def numbered(each: Load) -> Formula:
-            """Return the formula of the operand of the `map` that stands for a load."""
+            """Return the formula of the map operand that stands for the load `each`."""
             return Formula.operand(operand_number[Load(each.tensor, tuple(map(images, each.at)))])
 
         numbered_formula = rewritten(formula, images, numbered)

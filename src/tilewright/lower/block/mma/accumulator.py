@@ -34,8 +34,8 @@ class Accumulator(Protocol):
     def opened(self, tile: AccumulatorTile) -> AbstractContextManager[Value]:
         """Context manager: yield the tensor to which the K loops of the accumulator tile `tile` add.
 
-        An implementation emits the code before and after these loops, such as the load and the store of the tile. This
-        is the interface: it does nothing itself.
+        An implementation emits the code before and after these loops, such as the load and the store of the tile. Here,
+        in the interface, nothing is emitted.
         """
 
 
@@ -47,7 +47,7 @@ class WholeSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Context manager: yield the tensor that has all of C, for any tile; nothing is emitted before or after the K
+        """Context manager: yield the tensor that has all of C, for any `tile`; emit nothing before and after the K
         loops.
         """
         yield self.tensor
@@ -62,8 +62,8 @@ class TaskSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Context manager: emit a fill of the task's accumulator registers with zeros, and yield them; the caller emits
-        the K loops within it.
+        """Context manager: emit a fill of the task's accumulator registers with zeros, and yield the registers; the
+        caller emits the K loops within it.
 
         If another MMA of the block needs the sums, a copy of the registers to memory is emitted at the end. `tile` is
         not used.
@@ -87,8 +87,8 @@ class TiledSums:
 
     @contextmanager
     def opened(self, tile: AccumulatorTile) -> Iterator[Value]:
-        """Context manager: emit the load of the part `tile` of C to new registers, and yield them; the caller emits the
-        K loops within it.
+        """Context manager: emit the load of the part `tile` of C to new registers, and yield the registers; the caller
+        emits the K loops within it.
 
         If C starts from zero, the registers are filled with zeros instead. At the end, the store of the registers to
         memory is emitted.
@@ -117,10 +117,11 @@ def room_for_sums(
     """Emit the allocation of an accumulator for C, and the store of its first value `start` (a formula); return
     (tensor, is_unset).
 
-    The tensor is in registers if `storage` allows that (`holds_sums`), one accumulator tile of `kernel` covers C in
-    whole atoms, and batch extents are 1. Else it is in memory, padded to whole atoms. `is_unset` is True if it is in
-    memory and `start` is 0: nothing is stored then. `axes` names M, N and K; `c` are the dimensions of C, `parts` maps
-    them to (first index, extent); `wide` is the element type.
+    The tensor is in registers if `storage.holds_sums` allows that, one accumulator tile of `kernel` covers C in whole
+    atoms, and batch extents are 1. Otherwise it is in memory, padded to whole atoms if the atom has several rows and
+    does not read shared memory. `is_unset` is True if the tensor is in memory and `start` is 0: nothing is stored then.
+    `axes` names M, N and K; `c` are the dimensions of C; `parts` is {dimension: (first index, extent)}; `wide` is the
+    element type.
     """
     rows, columns = (parts[d][1] for d in (axes.m, axes.n))
     is_zero, has_unit_batch = start == formulas.number(0, wide), all(parts[d][1] == 1 for d in axes.around)
@@ -156,12 +157,12 @@ def room_for_sums(
 def carried_accumulator_of(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Value | None:
-    """Return the tensor to which the MMA `op` can add in place, that of a loop-carried accumulator; None if it needs a
+    """Return the tensor of a loop-carried accumulator to which the MMA `op` can add in place; None if the MMA needs a
     new tensor.
 
     `acc` is the accumulator operand and `start` the formula of its elements. If these elements are not what the tensor
-    holds now (they were rescaled, say), code is emitted that stores them to it. `parts` maps dimensions to (first
-    index, extent). `along` are the dimensions of the registers' rows and columns; None: the MMA has no atom.
+    holds now (they were rescaled, say), code is emitted that stores them there. `parts` is {dimension: (first index,
+    extent)}. `along` are the dimensions of the registers' rows and columns; None: the MMA has no atom.
     """
     carried = _carried_accumulator(low, op, acc, start, parts, along)
     carried = carried or _reused_accumulator(low, op, acc, start, parts, along)
@@ -171,12 +172,12 @@ def carried_accumulator_of(
 def _carried_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
-    """Return the Load of a loop-carried accumulator to which the MMA `op` can add in place; `start` must be just that
-    load.
+    """Return the Load of a loop-carried accumulator to which the MMA `op` can add in place; `start`, the formula of its
+    elements, must be just that load.
 
     None if `start` is anything else, if something else uses the old value, or if the tensor has another shape or
-    layout. `acc` is the accumulator operand; `parts` maps its dimensions to (first index, extent). `along` are the
-    dimensions of the registers' rows and columns (None: any).
+    layout. `acc` is the accumulator operand; `parts` is {dimension: (first index, extent)}. `along` are the dimensions
+    of the registers' rows and columns (None: any).
     """
     carried = only_load(start)
     before = op.operands[2]
@@ -193,12 +194,12 @@ def _reused_accumulator(
     low: Lowering, op: Op, acc: Tile, start: Formula, parts: Parts, along: tuple[Expr | None, ...] | None
 ) -> Load | None:
     """Emit the store of `start` to loop-carried registers, so that the MMA `op` can add to them in place; return the
-    Load of these registers. Otherwise return None, and emit nothing.
+    Load of these registers. Return None, and emit nothing, unless two conditions hold.
 
-    Two conditions hold. `start`, the formula of the accumulator's elements, is computed from the old value in these
-    registers, element by element, as in `acc * scale`. The old value reaches `op` through a chain of operations, each
-    the only user of the one before. `acc` is the accumulator operand; `parts` maps its dimensions to (first index,
-    extent); `along` are the dimensions of the registers' rows and columns (None: any).
+    `start`, the formula of the accumulator's elements, must be computed from the old value in these registers, element
+    by element, as in `acc * scale`. The old value must reach `op` through a chain of operations, each the only user of
+    the one before. `acc` is the accumulator operand; `parts` is {dimension: (first index, extent)}; `along` are the
+    dimensions of the registers' rows and columns (None: any).
     """
     storage = low.storage
     for each in loads(start):
@@ -219,8 +220,8 @@ def _leads_to(users_of: Mapping[Value, Sequence[Op]], value: Value, op: Op) -> b
     """True if `value` reaches the accumulator operand of the MMA `op` through a chain of operations, each the only user
     of the one before.
 
-    `users_of` maps each value to the operations that use it. False if a loop or an operation with several results is on
-    the way.
+    `users_of` is {value: the operations that use it}. False if a loop or an operation with several results is on the
+    way.
     """
     while True:
         users = users_of.get(value, ())

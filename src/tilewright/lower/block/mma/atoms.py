@@ -40,14 +40,16 @@ def by_atom(
 ) -> ProductParts:
     """Return the ProductParts (operand sources, accumulator, loops, multiply step) of C += a * b by an atom.
 
-    `task` has the registers that a task keeps for the MMA; None: it has none. Allocations, panels and packed copies
+    `task` has the registers that a task keeps for the MMA; None: it keeps none. Allocations, panels and packed copies
     that the operands need first are emitted here.
     """
     left, right = sources_of(product, a, b, task is not None)
     operand_registers, is_late = (None, False) if task is None else (task.operands, task.late)
 
     def loops() -> list[KLoop]:
-        """Return the K loops: those that operand B or A needs, else those of the plan or the default ones."""
+        """Return the K loops: those that operand B or A needs. If they need none in particular, those of the plan in a
+        task with tile registers, else those of `_order`.
+        """
         order = right.loops() or left.loops() or (_order(product, left) if task is None else product.depth)
         return _loops(product, left, order, is_late)
 
@@ -65,8 +67,9 @@ def by_atom(
 def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
     """Return the K loops of an accumulator tile, outermost first: filter taps (reduction dimensions beside K), then K.
 
-    K goes in steps of the atom. A tap is unrolled if the plan says so. At the tensor's edge, a tap for which the row
-    decides whether `left` (operand A) is in bounds is unrolled too, and comes first.
+    K goes in steps of the atom, and is unrolled if operand A (`left`) or a block-diagonal B needs that. A tap is
+    unrolled if the plan says so. At the tensor's edge, a tap for which the row decides whether `left` is in bounds is
+    unrolled too, and comes first.
     """
     low, axes = product.low, product.axes
     dims = [s.dim for s in low.bound.depth if s.dim in axes.deep] or axes.deep
@@ -77,8 +80,8 @@ def _order(product: AtomProduct, left: OperandSource) -> list[ReductionLoop]:
 
 
 def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionLoop], late: bool) -> list[KLoop]:
-    """Return the K loops to emit (KLoops) for the loops of `order`. K may be in `order` twice: in blocks first, then in
-    steps.
+    """Return the K loops to emit (KLoops) for the loops of `order`, outermost first. If K is first in `order`, and a
+    second time, the first loop iterates over blocks of K, and the second over the steps of a block.
 
     With `late`, the first block of K is a run of its own, during which the results of the previous accumulator tile are
     stored. `left` is operand A, which may limit loops over filter taps.
@@ -92,7 +95,7 @@ def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionL
         block_loops, order, width = [KLoop(k, "k", lambda: runs)], order[1:], block
 
     def over(loop: ReductionLoop) -> KLoop:
-        """Return the loop over one dimension."""
+        """Return the KLoop for `loop`, over K or over a filter tap."""
         if loop.dim is k:
             return KLoop(k, "e", lambda: _unmasked(product, _k_steps(product, width, loop.unrolled)))
         return over_taps(product, left, loop.dim, loop.unrolled, product.taps.get(loop.dim, 1))
@@ -101,9 +104,10 @@ def _loops(product: AtomProduct, left: OperandSource, order: Sequence[ReductionL
 
 
 def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
-    """Return the K iterations `runs` without leading and trailing ones in which a mask is false for the whole tile.
+    """Return the K iterations `runs` without leading and trailing ones in which a mask of the MMA is false for the
+    whole tile.
 
-    They are returned unchanged if the MMA has no masks, or inside another loop over K.
+    Return `runs` itself if the MMA has no masks, or inside another loop over K.
     """
     k = product.axes.k
     if not product.masks or k in product.at:
@@ -114,8 +118,8 @@ def _unmasked(product: AtomProduct, runs: list[KRun]) -> list[KRun]:
 def _k_steps(product: AtomProduct, width: Size, unrolled: bool) -> list[KRun]:
     """Return [KRun, ...], the iterations over `width` elements of K.
 
-    For a matrix atom it is one run; an iteration has the atom's K, or a K step in shared memory, and is `unrolled` if
-    asked. An atom of one row (vectors) does several steps in each iteration, and what remains is a second run.
+    For a matrix atom it is one run; an iteration has the atom's K, or a K step in shared memory, and is unrolled if
+    `unrolled`. An atom of one row (vectors) does several steps in each iteration, and the rest is a second run.
     """
     kernel = product.microkernel
     depth = kernel.atom.shape[2]

@@ -42,7 +42,8 @@ class Computed(OperandSource):
 
     @classmethod
     def of(cls, product: AtomProduct, tile: Tile) -> Computed:
-        """Return the source of an operand A that is computed in registers, one K step at a time; `tile` is its formula.
+        """Return the source of an operand A that is computed in registers, one K step at a time; `tile` has the formula
+        of its element.
 
         The allocations of registers for a K step, and of a shared tile for each argument that is copied step by step,
         are emitted.
@@ -62,10 +63,10 @@ class Computed(OperandSource):
         return cls(product, tile, held, tiles)
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit the copies and the computation of A, of shape (rows, deep), from row `row` and K index `k` on.
+        """Emit the copies and the computation of A, of shape (rows, deep), from row `row` and K index `k` on; return
+        the registers that have it.
 
-        Return the registers that have it. `last` is not used. Raise a ProgramError if an argument that is read in place
-        ends within a K step.
+        `last` is not used. Raise a ProgramError if an argument that is read in place ends within a K step.
         """
         p, w = self.product, self.product.w
         i, c = w.axes((rows, deep))
@@ -80,7 +81,7 @@ class Computed(OperandSource):
             elif not any(c in e.symbols for e in coordinates):
                 formula_of[each] = load(self._row_values(each, i, coordinates, (rows, deep)), i, c)
             elif any(mark for _, mark in marked(coordinates, each.tensor.type.shape)):
-                raise ProgramError(f"%{each.tensor.name}: what a factor is computed from ends within a step of K")
+                raise ProgramError(f"%{each.tensor.name}, from which operand A is computed, ends within a K step")
             else:
                 formula_of[each] = load(each.tensor, *coordinates)
         formula = converted(self.tile.formula, self.tile.dtype, p.microkernel.atom.a.dtype)
@@ -93,7 +94,8 @@ class Computed(OperandSource):
 
         The step has (rows, deep) elements of A, from row `row` and K index `k` on. If n neighbours along K share an
         element of the argument, only deep / n elements of a row are copied. Several copies are emitted if the machine's
-        bulk copy cannot have as many rows.
+        bulk copy cannot have as many rows. `low.storage.shared_loads[copy]` is set to "ring": a copy of a pipeline
+        stage.
         """
         p, w, (held, neighbours) = self.product, self.product.w, self.tiles[each]
         copies = -(-rows // p.low.machine.bulk_copy.box_extent)
@@ -106,8 +108,8 @@ class Computed(OperandSource):
             p.low.storage.shared_loads[w.emit("copy", (view, target), otherwise=0)] = "ring"
 
     def _images(self, row: Expr, k: Expr) -> Substitution:
-        """Return the substitution of A's coordinates: row `row`, index `k` along K, and the current loop index along
-        others.
+        """Return the substitution of A's coordinate symbols: the one along M gets index `row`, the one along K index
+        `k`, and any other the current loop index.
         """
         p = self.product
         at = {**p.at, p.axes.m: row, p.axes.k: k}
@@ -136,11 +138,10 @@ class Computed(OperandSource):
 
 
 def _staged_swizzle(product: AtomProduct, each: Load, count: int) -> Swizzle | None:
-    """Return the swizzle of a shared tile of the argument that `each` loads, with `count` elements a row; None if none
-    fits.
+    """Return the swizzle of a shared tile of the argument that `each` loads, with `count` elements a row. Return None
+    if no bulk copy of the machine has rows of that length, or if a row needs no swizzle.
 
-    It puts elements of neighbouring rows, which neighbouring lanes read, in different banks. A bulk copy of the machine
-    must be able to write rows of that length.
+    With the swizzle, elements of neighbouring rows, which neighbouring lanes read, are in different banks.
     """
     size, copies = element_bytes(each.tensor.type.dtype), product.low.machine.copies_between("global", "shared")
     atom = next((x for x in copies if x.asynchronous and count * size in x.rows), None)

@@ -54,7 +54,8 @@ def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> Product
     nest.
 
     `total` is the accumulator's tensor. If each lane has a box of results, all K loops are unrolled. Otherwise operands
-    that are no plain loads of the accumulator's type are stored first, by code emitted here.
+    that are no plain loads of the accumulator's type, contiguous along the last dimension of C, are stored first, by
+    code emitted here.
     """
     low, wide = product.low, total.type.dtype
     summed = [d for d in a.dims if d in b.dims and d not in product.c]
@@ -77,7 +78,7 @@ def by_elements(product: TileProduct, a: Tile, b: Tile, total: Value) -> Product
 
 
 def _sizes(product: TileProduct) -> tuple[int, int]:
-    """Return (rows, columns) of the result as one tile: the extents of its last two dimensions, and 1 for one that it
+    """Return (rows, columns) of C as one tile: the extents of its last two dimensions, and 1 for a dimension that it
     lacks.
     """
     rows, columns = (1, 1, *(most(product.width(d)) for d in product.c))[-2:]
@@ -90,12 +91,12 @@ def _unrolled_loop(product: TileProduct, dim: Expr) -> KLoop:
 
 
 def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
-    """Return [KLoop, ...], one for each of the dimensions `summed`. The last goes in steps of 4 indices (AT_ONCE), the
-    others in steps of 1.
+    """Return [KLoop, ...], one for each of the dimensions `summed`. The last loop goes in steps of 4 indices (AT_ONCE),
+    the others in steps of 1.
     """
 
     def over(dim: Expr) -> KLoop:
-        """Return the loop over one dimension."""
+        """Return the KLoop over `dim`."""
         at_once = AT_ONCE if dim is summed[-1] else 1
         return KLoop(dim, f"k_{word(dim)}", lambda: chunks(product.width(dim), at_once))
 
@@ -103,10 +104,11 @@ def _in_loops(product: TileProduct, summed: Sequence[Expr]) -> list[KLoop]:
 
 
 def _in_memory(storage: Storage, tile: Tile, wide: DType, last: Expr | None) -> Formula:
-    """Return the formula of an MMA operand in the type `wide`, contiguous along `last` (the vectorised dimension).
+    """Return the formula of an MMA operand in the type `wide`, contiguous along the dimension `last`, which becomes the
+    vectorised one.
 
-    A plain load of that kind is returned as it is; any other operand is first stored in memory by emitted code. If
-    `last` is None, or the operand lacks it, it need not be contiguous.
+    A plain load of that type that is contiguous is returned as it is; any other operand is first stored by emitted
+    code. If `last` is None, or the operand lacks it, the operand need not be contiguous.
     """
     source = only_load(tile.formula)
     fits = source is not None and (

@@ -49,13 +49,13 @@ class HaloSource(OperandSource):
 
     @property
     def slab(self) -> int:
-        """The number of K elements in a row of shared memory; one K step has as many."""
+        """The number of elements of K in a row of shared memory; one K step has as many."""
         return self.product.microkernel.slab or 1
 
     def _places(self, known: dict[Expr, Expr]) -> list[Expr]:
         """Return the memory coordinates of this operand's element, as expressions.
 
-        `known` maps dimensions to indices, relative to the current part. A dimension that it lacks has the current
+        `known` is {dimension: index}, relative to the current part. A dimension that `known` lacks has the current
         index of the loop over it, or else the start of its part.
         """
         p = self.product
@@ -68,8 +68,9 @@ class HaloSource(OperandSource):
         """Emit the copy of the box at the coordinates `places` to `target`, with zeros out of bounds and past the end
         of K.
 
-        The last iterator of `over` runs along K, from index `k` on. `ring` is the kind of copy to record in
-        `storage.shared_loads`: "halo", "ring" (a pipeline stage of B) or "start" (before the first task).
+        `places` are expressions of the iterators `over`. The last iterator runs along K, from index `k` on.
+        `low.storage.shared_loads[copy]` is set to `ring`: "halo", "ring" (a pipeline stage of B) or "start" (before the
+        first task).
         """
         p, w = self.product, self.product.w
         *others, c = over
@@ -83,9 +84,9 @@ class HaloSource(OperandSource):
         p.low.storage.shared_loads[w.emit("copy", (view, target), otherwise=0)] = ring
 
     def _view(self, over: tuple[Symbol, ...], places: list[Expr]) -> Value:
-        """Emit a view of the argument at the coordinates `places`, over the iterators `over`, and return it.
+        """Emit a view of the argument at the coordinates `places`, over the iterators `over`, and return the view.
 
-        A coordinate that is not shown to be in bounds is marked as one that may be out of bounds.
+        A coordinate that is not proved to be in bounds is marked as one that may be out of bounds.
         """
         shape = self.operand_load.tensor.type.shape
         marks = [(x, not self.product.low.scope.is_inside(x, n)) for x, n in zip(places, shape, strict=True)]
@@ -128,11 +129,13 @@ class HaloOfA(HaloSource):
         axes, digits = split(over, places)
         box = image_of([digits(x) for x in places], axes)
         if box is None or prod(box.widths) >= prod(int(p.width(d)) for d in deep) * p.microkernel.rows * self.slab:
-            raise ProgramError("what a task reads of A is no box, or none smaller than what it reads")
+            raise ProgramError(
+                "halo tile: what all taps read of A is no box in memory, or the box has no fewer elements"
+            )
         self.held = (self._box(box, k) if self.walk is None else self._lines(box, k, self.walk)), box
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit a view of the halo tile: A at the current tap, of shape (rows, deep), from K index `k` on. Return the
+        """Emit a view of the halo tile, A at the current tap, of shape (rows, deep), from K index `k` on; return the
         view.
 
         `row` and `last` are not used: the view begins at the first row of the accumulator tile.
@@ -146,7 +149,9 @@ class HaloOfA(HaloSource):
 
     @property
     def _rows_of_image(self) -> int:
-        """The number of rows of M that one image in the tile has; only if rows run on from image line to image line."""
+        """The number of rows of M from the start of one image in the tile to that of the next; only for rows that run
+        on from image line to image line.
+        """
         return self.product.low.bound.image_rows[1]
 
     def _in_lines(self, at: list[Expr]) -> list[Expr]:
@@ -161,9 +166,7 @@ class HaloOfA(HaloSource):
         return [*outer, self.walk.pitch * line + place, c]
 
     def _box(self, box: Box, k: Expr) -> Value:
-        """Emit the copy of a halo tile, the memory `box` from K index `k` on, to a new shared tile, and return that
-        tile.
-        """
+        """Emit the copy of a halo tile, the memory `box` at K index `k`, to a new shared tile, and return that tile."""
         atom, w = self.product.microkernel.atom, self.product.w
         held = w.alloc(atom.a.dtype, box.widths, "halo", _swizzle(atom.a))
         over = w.axes(box.widths)
@@ -171,11 +174,12 @@ class HaloOfA(HaloSource):
         return held
 
     def _lines(self, box: Box, k: Expr, walk: LineLayout) -> Value:
-        """Emit the copy of a box of memory, from K index `k` on, to a shared tile (a halo tile), and return that tile.
+        """Emit the copy of a halo tile, the memory `box` at K index `k`, to a shared tile in which image lines follow
+        one another; return that tile.
 
-        The box's image lines become rows that follow one another, with the pitch that the layout `walk` states. Each
-        image is copied separately. Rows behind the last line, which MMAs read too, are zeroed before the first task.
-        Raise a ProgramError if the box's lines have another pitch than `walk`.
+        `walk` has the pitch of the lines. Each image is copied separately. Rows behind the last line, which MMAs read
+        too, are filled with zeros before the first task. Raise a ProgramError if the lines of `box` have another pitch
+        than `walk`.
         """
         p, w, swizzle = self.product, self.product.w, _swizzle(self.product.microkernel.atom.a)
         *outer, lines, pitch, slab = box.widths
@@ -204,7 +208,7 @@ class BesideHalo(HaloSource):
     """Operand B of an MMA whose A is a halo tile."""
 
     def streamed(self) -> tuple[Expr, ...]:
-        """Return the filter taps (dimensions) with a copy of B for each index; here none, and subclasses may override
+        """Return the filter taps (dimensions) with a copy of B for each index: here none. Subclasses may override
         it.
         """
         return ()
@@ -213,8 +217,8 @@ class BesideHalo(HaloSource):
         """Return the reduction loops of an MMA on a halo tile, outermost first: the loop over K, then loops over the
         taps.
 
-        The tap dimensions of `streamed()`, for each index of which B is copied, come first. The others are all unrolled
-        if that gives a wave group at most 36 (UNROLLED) atoms; otherwise only the last of them is.
+        The taps of `streamed()`, with a copy of B for each index, come first. The others are all unrolled if that gives
+        a wave group at most 36 (UNROLLED) atoms; otherwise only the last of them is.
         """
         p, kernel, streamed = self.product, self.product.microkernel, self.streamed()
         inside = [d for d in p.axes.deep if d not in streamed]
@@ -238,7 +242,7 @@ class TapsOfB(BesideHalo):
     def streamed(self) -> tuple[Expr, ...]:
         """Return the filter taps (dimensions) with a copy of B for each index: all, or all but the last.
 
-        The last is left out if one copy has all of its indices.
+        The last is left out if a copy has all of its indices.
         """
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 
@@ -255,7 +259,7 @@ class TapsOfB(BesideHalo):
         self._copy(over, self._places(_of_b(p, self.last, over, k)), k, self.held, "ring")
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Emit a view of the copy of B at the current tap, of shape (deep, columns), and return it.
+        """Emit a view of the copy of B at the current tap, of shape (deep, columns), and return the view.
 
         `k` and `column` are not used: the copy has one K step and all columns.
         """
@@ -274,7 +278,9 @@ class AllOfB(BesideHalo):
         used = {s for e in self.operand_load.at for s in e.symbols}
         dims = [d for d in (p.axes.n, *p.axes.around) if p.low.scope.coordinate(d) in used]
         if any(p.parts[d][0].symbols for d in dims):
-            raise ProgramError("which part of B a task reads depends on the task")
+            raise ProgramError(
+                "halo tile: all of B is copied before the first task, but tasks read different parts of B"
+            )
         deep = list(p.axes.deep)
         counts = [int(pieces(p.width(p.axes.k), self.slab)), *(int(p.width(d)) for d in deep)]
         with p.low.before_tasks():
@@ -300,7 +306,7 @@ class AllOfB(BesideHalo):
 def _of_b(p: AtomProduct, last: list[Expr], over: tuple[Symbol, ...], k: Expr) -> dict[Expr, Expr]:
     """Return {dimension: index in B} for the iterators `over` of a copy of B: along the taps `last`, then N, then K.
 
-    The index along K is `k` plus the last iterator; the others are the iterators themselves. `p` is the MMA.
+    Along K, the index is `k` plus the last iterator; along other dimensions, it is the iterator itself. `p` is the MMA.
     """
     *offset, j, c = over
     known: dict[Expr, Expr] = {p.axes.n: j, p.axes.k: k + c}
@@ -308,8 +314,8 @@ def _of_b(p: AtomProduct, last: list[Expr], over: tuple[Symbol, ...], k: Expr) -
 
 
 def _swizzle(operand: MemoryOperand | RegisterOperand) -> Swizzle | None:
-    """Return the swizzle in shared memory of `operand`, an atom's operand; None if it has none. It must be read from
-    memory.
+    """Return the swizzle in shared memory of `operand`, an atom's operand; None if it has none. `operand` must be read
+    from memory.
     """
     assert isinstance(operand, MemoryOperand)
     return operand.layout.outer if isinstance(operand.layout, ComposedLayout) else None
@@ -327,8 +333,8 @@ def _given(tile: Tile, which: str) -> Load:
 
 
 def halo_sources(product: AtomProduct, a: Tile, b: Tile, offsets: int) -> tuple[HaloOfA, BesideHalo]:
-    """Return (source of A, source of B): how an MMA reads its operands if A is a halo tile (input patch for all filter
-    taps).
+    """Return (source of A, source of B): how an MMA reads its operands if A is a halo tile (the input pixels that all
+    filter taps read).
 
     Raise a ProgramError unless both operands are arguments that are only read. `offsets` is the number of taps in one
     copy of B; 0: all of B is copied before the first task, by code emitted here.

@@ -37,15 +37,16 @@ class InPlace(OperandSource):
 
     @property
     def skips(self) -> bool:
-        """True if elements may be out of bounds, and MMAs on them are skipped."""
+        """True if elements may be out of bounds, so that MMAs on them are skipped."""
         return self.ragged or any(self.marks)
 
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
-        """Return (first, end, unrolled): the loop over the filter tap `dim`, limited to indices that are in bounds.
+        """Return (first, end, unrolled): the loop over the filter tap `dim`, limited to the indices first..end-1 that
+        are in bounds.
 
-        `unrolled` is True if the row decides which indices are in bounds. `self.marks` is also updated: coordinates
-        that set a limit are no longer marked. Return (0, extent, False) if nothing may be out of bounds, if the operand
-        is no argument, or if the part of `dim` does not start at 0.
+        `unrolled` is True if the row still decides which of these are in bounds. `self.marks` is also updated:
+        coordinates that set a limit are no longer marked. Return (0, extent, False) if nothing may be out of bounds, if
+        the operand is no argument, or if the part of `dim` does not start at 0.
         """
         p, full_range = self.product, super().limits(dim)
         if not self.skips:
@@ -70,10 +71,10 @@ class InPlace(OperandSource):
         return any(m and both <= e.symbols for m, e in zip(self.marks, self.operand_load.at, strict=True))
 
     def _view(self, over: tuple[Symbol, ...], at: dict[Expr, Expr]) -> Value:
-        """Emit a view of this operand's memory over the iterators `over`, and return it.
+        """Emit a view of this operand's memory over the iterators `over`, and return the view.
 
-        `at` maps dimensions to indices, relative to their parts; a dimension that it lacks has the current index of the
-        loop over it.
+        `at` is {dimension: index}, relative to the current part; a dimension that `at` lacks has the current index of
+        the loop over it.
         """
         p = self.product
         known = {**p.at, **at}
@@ -83,17 +84,17 @@ class InPlace(OperandSource):
         return p.w.view(self.operand_load.tensor, over, list(zip(places, marks, strict=True)))
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on; return it.
+        """Emit a view of the tile of A, of shape (rows, deep), from row `row` and K index `k` on; return the view.
 
-        Rows past index `last` read row `last` again; None: there is no last row.
+        Rows past index `last` read row `last` again; None: the tile does not go past the last row.
         """
         i, e = self.product.w.axes((rows, deep))
         place = row + i if last is None else minimum(row + i, last)
         return self._view((i, e), {self.product.axes.m: place, self.product.axes.k: k + e})
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
-        """Emit a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on;
-        return it.
+        """Emit a view of the tile of B, of shape (deep, columns), from K index `k` and column `column` on; return the
+        view.
         """
         e, j = self.product.w.axes((deep, columns))
         return self._view((e, j), {self.product.axes.k: k + e, self.product.axes.n: column + j})
@@ -122,8 +123,8 @@ class Stepped(InPlace):
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Emit the copy of a tile of A to the tensor `self.room`, and return this tensor.
 
-        The tile has the shape (rows, deep), from row `row` and K index `k` on. Elements out of bounds are zero there.
-        Rows past index `last` (None: none) are copies of row `last`.
+        The tile has the shape (rows, deep), from row `row` and K index `k` on. Elements out of bounds are zero in the
+        copy. Rows past index `last` are copies of row `last`; None: the tile does not go past the last row.
         """
         self.product.w.emit("copy", (super().rows(rows, deep, row, k, last), self.room), otherwise=0)
         return self.room

@@ -21,10 +21,11 @@ class InRegisters(OperandSource):
 
     @classmethod
     def of(cls, product: AtomProduct, a: Tile) -> InRegisters:
-        """Emit the computation of all of operand A into registers; return the source that reads them. `a` is A's Tile.
+        """Emit the computation of all of operand A, the Tile `a`, into registers; return the source that reads these
+        registers.
 
-        It is emitted in front of all loops on which A does not depend. The registers' extent along K is rounded up to
-        whole K steps; if that adds columns, A goes through memory that is filled with zeros first.
+        The code is emitted in front of all loops on which A does not depend. The registers' extent along K is rounded
+        up to whole K steps; if that adds columns, A goes through memory that is filled with zeros first.
         """
         kernel, axes, low = product.microkernel, product.axes, product.low
         deep = most(product.width(axes.k))
@@ -53,7 +54,7 @@ class InRegisters(OperandSource):
         return True
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
-        """Emit a view of the registers of A for the K step of `deep` elements from `k` on, and return it.
+        """Emit a view of the registers of A for the K step of `deep` elements from `k` on, and return the view.
 
         If the plan does all of K at once, return the whole register tensor instead, and emit nothing. `row` and `last`
         are not used: registers have all rows.

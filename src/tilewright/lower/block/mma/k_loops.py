@@ -54,8 +54,8 @@ class KLoop:
 def chunks(count: Size, at_once: int, size: int = 1) -> list[KRun]:
     """Return the runs of loop iterations (KRun) over `count` chunks of `size` elements.
 
-    Each iteration has `at_once` chunks; the rest is one iteration, or, if `count` is known only at the call, one
-    iteration for each chunk.
+    Each iteration has `at_once` chunks. The rest is one iteration, or, if `count` is known only at the call, one
+    iteration for each chunk. Runs without iterations are left out.
 
     >>> [(r.end, r.step, r.base) for r in chunks(10, 4)], [(r.end, r.step, r.base) for r in chunks(8, 4)]
     ([(2, 4, 0), (1, 2, 8)], [(2, 4, 0)])
@@ -69,8 +69,8 @@ def chunks(count: Size, at_once: int, size: int = 1) -> list[KRun]:
 def over_taps(product: TileProduct, source: OperandSource, dim: Expr, unrolled: bool, taps: int = 1) -> KLoop:
     """Return the KLoop over `dim`, a reduction dimension beside K such as a filter tap, in steps of `taps` indices.
 
-    If `unrolled`, it covers the whole dimension. Otherwise `source`, an operand, gives its limits, which may leave out
-    indices that are out of bounds, and says whether it is unrolled.
+    If `unrolled`, the loop covers the whole dimension. Otherwise `source`, an operand, gives the limits of the loop,
+    which may leave out indices that are out of bounds, and says whether it is unrolled.
     """
 
     def runs() -> list[KRun]:
@@ -86,8 +86,9 @@ def write_nest(
 ) -> None:
     """Emit the K `loops`, outermost first, and inside the innermost the multiply `step`.
 
-    In each loop, the operands (`sources`) first emit the copies that they need for its index. Within the loops,
-    `product.at` and `product.steps` have the index and step of each; at the end, their former values.
+    In front of each loop, the `step` emits what it needs; in each iteration, the operands (`sources`) first emit the
+    copies that they need. Within the loops, `product.at` and `product.steps` have the index and step of each loop; at
+    the end, they have their former values.
     """
     if not loops:
         step.multiply()

@@ -41,8 +41,8 @@ def lane_product(
     """Return the MatrixProduct (axes, parts, loop indices) of an MMA by vectors along a dimension that A, B and C
     share, such as a depthwise convolution.
 
-    `kernel` names that dimension, which becomes N, and the rows, which become M; `c` are the dimensions of C; `parts`
-    maps dimensions to (first index, extent). Nothing is emitted.
+    `kernel` names that dimension, which becomes N, and the rows, which become M; `a` and `b` are the operands; `c` are
+    the dimensions of C; `parts` is {dimension: (first index, extent)}. Nothing is emitted.
     """
     *deep, k = [s.dim for s in low.bound.depth]
     axes = Axes(
@@ -54,8 +54,8 @@ def lane_product(
 
 
 def lane_sums(product: MatrixProduct, kernel: LaneKernel, wide: DType, start: Formula) -> Value:
-    """Emit the allocation of the accumulator registers of an MMA by vectors, and the store of `start` in them; return
-    them.
+    """Emit the allocation of the accumulator registers of an MMA by vectors, and the store of `start`, the formula of
+    their first value; return the registers.
 
     `wide` is their element type; `kernel` has the length of a vector, and the dimensions of the registers.
     """
@@ -70,15 +70,15 @@ def lane_sums(product: MatrixProduct, kernel: LaneKernel, wide: DType, start: Fo
 
 
 def by_lanes(product: MatrixProduct, kernel: LaneKernel, a: Tile, b: Tile, sums: Value) -> ProductParts:
-    """Return the ProductParts (operand sources, loops, multiply step) of sums += a * b by vectors; `kernel` has their
-    length.
+    """Return the ProductParts (operand sources, loops, multiply step) of sums += a * b by vectors along a dimension
+    that A, B and C share.
 
-    B is packed before the program runs. Raise a ProgramError if A is no plain load, or B no argument that can be
-    packed.
+    `kernel` has the length of a vector, and names that dimension and the rows. B is packed before the program runs.
+    Raise a ProgramError if A is no plain load, or B no argument that can be packed.
     """
     source = only_load(a.formula)
     if source is None:
-        raise ProgramError("products by lanes read their factors where they lie")
+        raise ProgramError("mma by vectors: operand A is computed here; it must be read in place")
     left = LaneVectors(product, source, kernel.lanes)
     right = PackedLanes.of(product, b, sums.type.dtype)
     depth = product.low.bound.depth
@@ -95,7 +95,9 @@ def by_lanes(product: MatrixProduct, kernel: LaneKernel, a: Tile, b: Tile, sums:
 
 
 def _registers(product: MatrixProduct, lanes: int, dtype: DType, name: str) -> Value:
-    """Emit the allocation of registers for an accumulator tile, as vectors of `lanes` elements along N; return them."""
+    """Emit the allocation of registers for an accumulator tile, as vectors of `lanes` elements along N; return the
+    registers.
+    """
     rows, width = (most(product.width(d)) for d in (product.axes.m, product.axes.n))
     layout = Layout((lanes, (rows, width // lanes)), (rows, (1, rows * lanes)))
     return product.w.vectors(dtype, (rows, width), layout, name)
@@ -112,8 +114,8 @@ class LaneVectors(InPlace):
     def vectors(self) -> Value:
         """Return the vectors of A at the current taps, over M and N.
 
-        They are an emitted view of memory. If elements may be out of bounds, a copy to new registers is emitted, with
-        zeros for these, and the registers are returned.
+        They are an emitted view of memory. If elements may be out of bounds, a copy of the view to new registers, with
+        zeros for such elements, is emitted, and the registers are returned.
         """
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))
@@ -135,10 +137,10 @@ class PackedLanes(OperandSource):
 
     @classmethod
     def of(cls, product: MatrixProduct, b: Tile, wide: DType) -> PackedLanes:
-        """Return the source of operand B of an MMA, packed in the accumulator's type `wide` before the program runs.
+        """Return the source of operand `b` of an MMA, packed in the accumulator's type `wide` before the program runs.
 
-        Its dimensions are the batch, then the summed ones, then the one of the vectors. Raise a ProgramError if B is no
-        argument that can be packed.
+        The packed order is [block of N][batch dimensions][taps][K][N of the block], with the plan's blocks of N. Raise
+        a ProgramError if `b` is no argument that can be packed.
         """
         low, axes = product.low, product.axes
         dims = [*(d for d in b.dims if d in product.c and d is not axes.n), *axes.deep, axes.k]
@@ -146,12 +148,12 @@ class PackedLanes(OperandSource):
         order = LaneOrder(wide, numbers, low.scope.number(axes.n), low.bound.blocks[axes.n])
         packed = packed_before(low, b, (*dims, axes.n), order)
         if packed is None:
-            raise ProgramError("products by lanes pack a factor before the program; this one is no argument alone")
+            raise ProgramError("mma by vectors: operand B is packed before the program; it must be an argument")
         return cls(product, packed, dims)
 
     def vectors(self) -> Value:
-        """Emit a view of the vectors of B at the current taps, over M and N, and return it; all rows have the same
-        vectors.
+        """Emit a view of the vectors of B at the current taps, over M and N, and return the view; all rows have the
+        same vectors.
         """
         p = self.product
         i, j = p.w.axes((p.width(p.axes.m), p.width(p.axes.n)))

@@ -26,11 +26,12 @@ Condition = tuple[Expr, tuple[Expr, ...]]
 
 
 def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
-    """Return the masks of the MMA `op`, each as (expression, dimensions); a mask is true where its expression is >= 0.
+    """Return the masks of the MMA `op`, each as (expression, dimensions of the mask); a mask is true where its
+    expression is >= 0.
 
-    For an element for which a mask is false, the MMA adds nothing, or its result is not used. The result is () in three
-    cases: the plan has no pipeline; consumers take tasks in turn (ping-pong); or the program's own loop is around the
-    MMAs, because that loop skips masked iterations itself.
+    The MMA adds nothing where a mask is false, or its result is not used there. The result is () in three cases: the
+    plan has no pipeline; consumers take tasks in turn (ping-pong); or the program's own loop is around the MMAs,
+    because that loop skips masked iterations itself.
     """
     roles = low.plan.pipeline
     if roles is None or roles.pingpong or low.bound.loop_tiles:
@@ -42,9 +43,9 @@ def masks_on_product(low: Lowering, op: Op) -> tuple[Condition, ...]:
 def unmasked_run(low: Lowering, run: KRun, conditions: tuple[Condition, ...], k: Expr, parts: Parts) -> KRun:
     """Return the K iterations `run` without those at its start and end in which a mask is false over the whole tile.
 
-    `conditions` has (expression that is >= 0 where a mask is true, dimensions of the mask). One that is not linear in
-    the iteration is ignored. `k` is the dimension K; `parts` maps dimensions to (first index, extent). `run` itself is
-    returned if nothing is left out.
+    `conditions` has (expression that is >= 0 where a mask is true, dimensions of the mask). A condition is ignored if
+    it is not linear in the iteration, or has a dimension that `parts` lacks. `k` is the dimension K; `parts` is
+    {dimension: (first index, extent)}. `run` itself is returned if nothing is left out.
     """
     number = symbol("number", 0, None)
     first, end = as_expr(run.first), as_expr(run.end)

@@ -30,9 +30,9 @@ NEAR = 4
 def sources_of(product: AtomProduct, a: Tile, b: Tile, in_task: bool) -> tuple[OperandSource, OperandSource]:
     """Return (source of A, source of B) for an MMA by an atom: how each operand is copied or read.
 
-    With `in_task`, a task keeps tile registers for the MMA, and A may also be rows that the task has staged. With halo
-    tiles, or an atom that reads shared memory, `in_task` is not used. Allocations and copies that come before the K
-    loops are emitted here.
+    With `in_task`, a task keeps tile registers for the MMA, and A may also be rows that the task has staged. For halo
+    tiles, and for an atom that reads shared memory, `in_task` is not used. Allocations and copies that come before the
+    K loops are emitted here.
     """
     if product.low.bound.halo_taps is not None:
         return halo_sources(product, a, b, product.low.bound.halo_taps)
@@ -45,9 +45,9 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
     """Return (source of A, source of B) for an atom that reads operands from shared memory.
 
     K steps of B are copied to shared memory. So are K steps of A if the atom reads A from shared memory, or if A is an
-    argument that the program only reads, of the atom's element type. Otherwise A is computed in registers. It is
-    computed one K step at a time if all its loads are from arguments that the program only reads, and the plan does not
-    do all of K at once. In the other cases it is computed for all of K at once.
+    argument that the program only reads, of the atom's element type. Otherwise A is computed in registers: one K step
+    at a time if all its loads are from arguments that the program only reads, and the plan does not do all of K at
+    once; else for all of K at once.
     """
     kernel, axes = product.microkernel, product.axes
     left: OperandSource
@@ -63,14 +63,14 @@ def _staged_sources(product: AtomProduct, a: Tile, b: Tile) -> tuple[OperandSour
 def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
     """Return the source of operand A of the MMA `product`, in a task that keeps accumulators in tile registers.
 
-    A is usable if it is an argument, or staged rows (input rows copied to the worker's memory), and has the atom's
-    type. The source is:
+    A is usable if it is an argument that is only read, or staged rows (input rows copied to the worker's memory), and
+    has the atom's type. There are three sources:
 
-    - for any other A: in place if the atom can read it so, else a panel (a zero-padded copy, contiguous along K, that
-    is emitted here); - for a usable A with elements that may be out of bounds: a buffer to which one K step at a time
-    is copied, with zeros; - for any other usable A: in place.
+    - any other A: in place if the atom can read it so, else a panel (a zero-padded copy, contiguous along K);
+    - a usable A that may be out of bounds: a buffer to which one K step at a time is copied, with zeros;
+    - any other usable A: in place.
 
-    Raise a ProgramError if A is a usable argument, and K is not whole atoms.
+    Allocations and panels are emitted here. Raise a ProgramError if A is a usable argument, and K is not whole atoms.
     """
     low, kernel = product.low, product.microkernel
     source = only_load(a.formula) if a.dtype is kernel.atom.a.dtype else None
@@ -86,10 +86,11 @@ def _left_of_task(product: AtomProduct, a: Tile) -> OperandSource:
 
 
 def _left(p: AtomProduct, a: Tile) -> OperandSource:
-    """Return the source of operand A: in place if the atom can read it so, else a panel, whose copy is emitted here.
+    """Return the source of operand A: in place if the atom can read it so, else a panel, for which the copy is emitted
+    here.
 
-    In place, A must have the atom's type, whole atoms of K and of rows, and be contiguous along K. The panel has K
-    contiguous, and is padded with zeros to whole atoms.
+    To be read in place, A must have the atom's type, whole atoms of K and of rows, and be contiguous along K. The panel
+    is contiguous along K, and padded with zeros to whole atoms.
     """
     kernel, axes = p.microkernel, p.axes
     m, _, k = kernel.atom.shape
@@ -108,8 +109,8 @@ def _left(p: AtomProduct, a: Tile) -> OperandSource:
 def _has_rows(p: AtomProduct, source: Load, dims: tuple[Expr, ...], unit: int) -> bool:
     """True if whole atoms of `unit` rows can read the operand that `source` loads in place.
 
-    The part's rows must be whole atoms. If they are not, atoms read rows past the end of the part: the number of rows
-    must then be an int, and the tensor must be in shared memory and have these rows. `dims` are the operand's
+    They can if the current part of M is whole atoms. Otherwise atoms read rows past the end of the part: the number of
+    rows must then be an int, and the tensor must be in shared memory and have these rows. `dims` are the operand's
     dimensions.
     """
     rows = p.width(p.axes.m)
@@ -125,9 +126,11 @@ def _has_rows(p: AtomProduct, source: Load, dims: tuple[Expr, ...], unit: int) -
 def _panel(
     p: AtomProduct, a: Tile, dtype: DType, outer: list[Expr], rows: tuple[Expr, Size], deep: tuple[Expr, Size]
 ) -> Value:
-    """Emit the copy of operand A to a new tensor [outer][rows][deep] of the type `dtype`, padded with zeros; return it.
+    """Emit the copy of operand `a` to a new tensor [outer][rows][deep] of the type `dtype`, padded with zeros; return
+    the tensor.
 
-    `rows` is (M dimension, padded extent), `deep` is (K dimension, padded extent), `outer` are A's other dimensions.
+    `rows` is (M dimension, padded extent), `deep` is (K dimension, padded extent), `outer` are the other dimensions of
+    `a`.
     """
     sizes = [*(p.width(d) for d in outer), rows[1], deep[1]]
     held = p.w.alloc(dtype, sizes, "panel")
@@ -142,11 +145,12 @@ def _panel(
 
 
 def _right(p: AtomProduct, b: Tile) -> OperandSource:
-    """Return the source of operand B. The first that applies is chosen:
+    """Return the source of operand B: the first of these that applies.
 
-    - in place, if the atom can read it so and caches hold it well;
+    - in place, if the atom can read B so and caches hold B well;
+    - packed once for several accumulator tiles, if that was emitted before (`p.packed`);
     - packed by a program that runs before, if B is an argument that several tasks or iterations read;
-    - in place, if the atom can read it so;
+    - in place, if the atom can read B so;
     - packed here, by emitted code.
     """
     kernel, axes = p.microkernel, p.axes
@@ -174,10 +178,10 @@ def _is_contiguous_along_n(p: AtomProduct, source: Load) -> bool:
 
 
 def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
-    """True if vectors of `n` columns of B can be read in place: N is a multiple of `n`.
+    """True if vectors of `n` columns of B can be read in place: the extent of N is a multiple of `n`.
 
-    If N is known only at the call, True if B is an argument that is only read; a vector may then be cut off at its end.
-    `source` is the load of B.
+    If that extent is known only at the call, True if B is an argument that is only read; a vector may then be cut off
+    at the end of B. `source` is the load of B.
     """
     wide = p.width(p.axes.n)
     if isinstance(wide, Expr):
@@ -188,9 +192,9 @@ def _is_readable(p: AtomProduct, source: Load, n: int) -> bool:
 def _is_near(p: AtomProduct, source: Load) -> bool:
     """True if B, which `source` loads, need not be packed, as caches hold it as well in place.
 
-    True in four cases: M depends on data; there is only one block of rows, so that B is read once; a stride of B is
-    known only at the call; the elements that a block reads span at most a quarter (1 / NEAR) of L2, and L1 keeps them
-    as well as packed ones.
+    True in four cases: the size of M depends on data; there is only one block of rows, so that B is read once; a stride
+    of B is known only at the call; the elements that a block reads span at most a quarter (1 / NEAR) of L2, and L1
+    keeps them as well as packed ones.
     """
     low, m = p.low, p.axes.m
     if not m.symbols.isdisjoint(low.scope.bound):

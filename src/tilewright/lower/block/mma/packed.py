@@ -21,7 +21,7 @@ class PanelOfA(OperandSource):
 
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Emit a view of the panel with the tile of A, of shape (rows, deep), from row `row` and K index `k` on; return
-        it.
+        the view.
 
         `last` is not used: the panel has all rows.
         """
@@ -44,7 +44,7 @@ class Packed(OperandSource):
 
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """Emit a view of packed B with the tile of shape (deep, columns), from K index `k` and column `column` on;
-        return it.
+        return the view.
         """
         p = self.product
         e, j = p.w.axes((deep, columns))

@@ -40,13 +40,10 @@ class ProductParts:
 
 
 def write(parts: ProductParts) -> None:
-    """Emit an MMA: for every accumulator tile its K loops, with the multiply step inside.
-
-    `parts` has the operand sources, the accumulator, the loops over tiles, the K loops and the step.
-    """
+    """Emit an MMA from its `parts`: for every accumulator tile its K loops, with the multiply step inside."""
 
     def one(tile: AccumulatorTile) -> None:
-        """Emit the K loops of one accumulator tile."""
+        """Emit the K loops of one accumulator tile, and the code that the accumulator needs before and after."""
         with parts.accumulator.opened(tile) as sums:
             parts.left.begin()
             parts.right.ragged = tile.ragged_columns

@@ -26,7 +26,7 @@ class TileProduct:
         """{summed dimension: number of its elements in the current iteration of the loops over it}."""
 
     def width(self, dim: Expr) -> Size:
-        """Return the extent of the current part of a dimension of this MMA."""
+        """Return the extent of the current part of the dimension `dim` of this MMA."""
         return self.parts[dim][1]
 
 
@@ -41,8 +41,8 @@ class MatrixProduct(TileProduct):
 
     @property
     def depth(self) -> tuple[ReductionLoop, ...]:
-        """The loops over reduction dimensions (K and filter taps) that the plan states for this MMA,
-        outermost first.
+        """The loops over reduction dimensions (K and filter taps) that the plan states for this MMA, outermost first;
+        () if it states none.
         """
         return tuple(s for s in self.low.bound.depth if s.dim in (self.axes.k, *self.axes.deep))
 
@@ -60,7 +60,7 @@ class AtomProduct(MatrixProduct):
 
     @property
     def taps(self) -> dict[Expr, int]:
-        """{filter tap: number of its indices in one K step}, for the taps of which a K step has several; a tap is a
+        """{filter tap: number of its indices in one K step}, without taps of which a K step has one index; a tap is a
         reduction dimension beside K.
         """
         return {d: n for d, n in zip(self.axes.deep, self.microkernel.taps, strict=False) if n > 1}
@@ -73,8 +73,8 @@ class AtomProduct(MatrixProduct):
     def ends_in_zeros(self, source: Load) -> bool:
         """True if it is proved that the last K step reads only zeros of the operand `source` past the end of K.
 
-        Also True if no K step goes past the end. False if a step goes past the end of a part of K that is not the last
-        one: it then reads elements of the next part.
+        Also True if no K step goes past the end. False if the last step goes past the end of a part of K behind which K
+        goes on: it then reads elements of the next part.
         """
         k, width = self.axes.k, most(self.width(self.axes.k))
         step = self.microkernel.k_step_elements(width)

@@ -23,8 +23,8 @@ class OperandRegisters:
 def operand_registers(
     w: BlockWriter, kernel: Microkernel, rows: int, columns: int, streams: tuple[bool, bool] = (False, False)
 ) -> OperandRegisters:
-    """Emit the allocation of registers of A and B for one K step of an accumulator tile; return them
-    (OperandRegisters).
+    """Emit the allocation of registers of A and B for one K step of an accumulator tile; return them as
+    OperandRegisters.
 
     The tile has `rows` x `columns` elements; `kernel` has the atom, and so the depth of a K step. `streams` is (True if
     loads of A bypass the L1 cache, the same for B); it is stored with the registers.

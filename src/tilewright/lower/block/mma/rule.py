@@ -33,9 +33,9 @@ def mma(low: Lowering, op: Op) -> tuple[Tile, ...]:
     """Emit an `mma`; return (result tile,): the accumulator plus A * B, summed over the dimensions that only A and B
     have.
 
-    It accumulates in a wider type, and is rounded once. Without elements of C or K, nothing is emitted, and the result
-    is the accumulator. A dimension that only one of A and B has must have extent 1, else an ExecutionError is raised.
-    Raise a ProgramError for a block-diagonal B that the plan's atom does not do.
+    The MMA accumulates in a wider type, and is rounded once. Without elements of C or K, nothing is emitted, and the
+    result is the accumulator. A dimension that only one of A and B has, and C has not, must have extent 1; otherwise
+    raise an ExecutionError. Raise a ProgramError for a block-diagonal B that the plan's atom does not multiply.
     """
     a, b, acc = (low.storage.env[v] for v in op.operands)
     parts = common_parts([a, b, acc])
@@ -92,8 +92,8 @@ class _MmaRequest:
 def _parts(request: _MmaRequest) -> tuple[ProductParts, Value]:
     """Prepare an MMA as its plan says; return (ProductParts, the tensor that will have its result).
 
-    ProductParts are the operand sources, accumulator, loops and multiply step; `write` emits the MMA from them. Code
-    that must come before it is emitted here: allocations, copies, and the accumulator's start.
+    ProductParts are the operand sources, accumulator, loops and multiply step; `parts.write` emits the MMA from them.
+    Code that must come before the MMA is emitted here: allocations, copies, and the accumulator's start.
     """
     low, op, c = request.low, request.op, request.acc.dims
     if op in low.bound.lane_kernels:
@@ -116,7 +116,7 @@ def _in_task(request: _MmaRequest, task: TaskRegisters) -> tuple[ProductParts, V
     result).
 
     ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later.
-    Raise a ProgramError unless its accumulator starts from 0.
+    Raise a ProgramError unless the accumulator starts from 0.
     """
     low, kernel = request.low, request.low.bound.products[request.op]
     assert kernel is not None
@@ -133,8 +133,8 @@ def _without_atom(request: _MmaRequest, total: Value | None) -> tuple[ProductPar
     result).
 
     ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later.
-    `total` is a carried accumulator, to which the MMA adds in place. If it is None, a new tensor is allocated, and the
-    accumulator's start is stored to it here.
+    `total` is the tensor of a carried accumulator, to which the MMA adds in place. If it is None, code is emitted here
+    that stores the accumulator's start to a new tensor.
     """
     low, storage, c = request.low, request.low.storage, request.acc.dims
     if total is None:
@@ -150,16 +150,16 @@ def _with_atom(
     """Prepare an MMA by the atom of `kernel`; return (ProductParts, the tensor that will have its result).
 
     ProductParts are the operand sources, accumulator, loops and multiply step from which the MMA is emitted later.
-    `axes` names M, N and K; `a` and `b` are the operands as the atom sees them. `total` is a carried accumulator, to
-    which the MMA adds in place; None: a new tensor is allocated here. Raise a ProgramError if A is a halo tile, and the
-    accumulator does not stay in registers.
+    `axes` names M, N and K; `a` and `b` are the operands as the atom sees them. `total` is the tensor of a carried
+    accumulator, to which the MMA adds in place; None: a new tensor is allocated here. Raise a ProgramError if A is a
+    halo tile, and the accumulator does not stay in registers.
     """
     low, storage, c = request.low, request.low.storage, request.acc.dims
     is_zero = False
     if total is None:
         total, is_zero = room_for_sums(storage, kernel, axes, c, request.inner, request.wide, request.start)
     if low.bound.halo_taps is not None and total not in storage.sums:
-        raise ProgramError("the sums of a task do not stay in registers")
+        raise ProgramError("halo tile: the accumulator of a task does not stay in registers")
     storage.carried_tensors[request.op.results[0]] = total
     product = AtomProduct(low, kernel, axes, request.parts, c)
     product.masks = masks_on_product(low, request.op)
@@ -175,8 +175,8 @@ def _microkernel_with_operands(
     the operands.
 
     A and B are `a` and `b`, swapped if the atom's rows run along N. `c` are the dimensions of the result. Return None
-    if the MMA has no M, N and K, or if the plan has no atom for it. `low.fallback_mmas` then records the reason, except
-    for a plan that unrolls scalar products instead of an atom.
+    if the MMA has no M, N and K, or if the plan has no atom for it; then `low.fallback_mmas[op]` is set to the reason,
+    unless the plan unrolls scalar products instead of an atom.
     """
     known = {**a.parts, **b.parts}
     axes = axes_of(a.dims, b.dims, c, lambda d: most(known[d][1]))

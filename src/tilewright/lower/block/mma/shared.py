@@ -25,11 +25,12 @@ _POINTWISE = {*ELEMENTWISE, "select", "cast", "read", "fill", "scalar", "self_in
 
 
 def with_shared_operands(low: Lowering, ops: Sequence[Op], dims: Sequence[Expr]) -> list[Op]:
-    """Emit, once for all blocks along `dims`, the computation and the packing of operands B of MMAs in `ops` that do
-    not depend on the block. Return the operations of `ops` that are left to be emitted for each block.
+    """Emit, once for all blocks along `dims`, the computation and packing of operands B of MMAs in `ops` that are the
+    same for all these blocks. Return the operations of `ops` that are left to be emitted for each block.
 
-    An operand is shared if it is computed, not read, and has none of the dimensions `dims`. `low.task.packed` gets the
-    packed operands.
+    An operand is shared if it is computed elementwise from arguments that the program does not write, and if no value
+    on the way has one of the dimensions `dims`. `low.task.packed` gets {MMA: (packed operand, its order)}. All of `ops`
+    are returned on machines with lanes, in conditionals on data, and in loops with data-dependent or padded ends.
     """
     scope = low.scope
     if low.machine.lanes is not None or scope.masks or scope.bases or scope.ends or scope.past:
@@ -63,7 +64,11 @@ def with_shared_operands(low: Lowering, ops: Sequence[Op], dims: Sequence[Expr])
 
 
 def _axes(low: Lowering, op: Op) -> Axes | None:
-    """Return the Axes (M, N, K) of the MMA `op` as its atom sees them; None if it is no MMA, or has no atom."""
+    """Return the Axes (M, N, K) of the MMA `op` as its atom sees them.
+
+    None if `op` is no MMA or has no atom, if its B is block-diagonal, if it is in tile registers of a task, or if no
+    dimensions can be its M, N and K.
+    """
     kernel = low.bound.products.get(op) if op.name == "mma" else None
     if kernel is None or op.attrs.get("blocks", 1) != 1 or op in low.task.registers:
         return None
@@ -73,5 +78,5 @@ def _axes(low: Lowering, op: Op) -> Axes | None:
 
 
 def _parts(low: Lowering, op: Op) -> Parts:
-    """Return {dimension: its current part} for the dimensions of the MMA `op`."""
+    """Return {dimension: (first index, extent) of its current part} for the dimensions of the MMA `op`."""
     return {d: low.scope.part(d) for v in op.operands if isinstance(v.type, TileType) for d in v.type.dims}

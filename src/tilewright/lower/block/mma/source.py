@@ -38,7 +38,7 @@ class OperandSource:
         return False
 
     def begin(self) -> None:
-        """Reset this operand's state before the K loops of another accumulator tile; by default there is none.
+        """Reset this operand's state before the K loops of another accumulator tile; by default there is no state.
 
         Subclasses with state override it.
         """
@@ -51,7 +51,7 @@ class OperandSource:
         """
 
     def loops(self) -> Sequence[ReductionLoop]:
-        """Return the K loops that this operand needs, outermost first; by default (): any order will do.
+        """Return the K loops that this operand needs, outermost first; by default (), as any order will do.
 
         Subclasses override it.
         """
@@ -60,8 +60,8 @@ class OperandSource:
     def limits(self, dim: Expr) -> tuple[Expr, Expr, bool]:
         """Return (first, end, unrolled) of the loop over `dim`, a reduction dimension beside K such as a filter tap.
 
-        Here the loop covers all indices, and `unrolled` is False. Subclasses override it to leave out indices out of
-        bounds.
+        Here the loop covers all indices, and `unrolled` is False. Subclasses override it to leave out indices for which
+        elements are out of bounds.
         """
         return as_expr(0), as_expr(self.product.width(dim)), False
 
@@ -75,8 +75,8 @@ class OperandSource:
     def rows(self, rows: int, deep: int, row: Expr, k: Expr, last: Expr | None = None) -> Value:
         """Return the tile of A, of shape (rows, deep), from row `row` and K index `k` on: a view, or registers.
 
-        `last` is the index of A's last row if the tile goes past it, else None. Rows past it may have any elements, as
-        their results are not stored. Subclasses for A implement it, and may emit copies; here it raises a
+        `last` is the index of A's last row if the tile may go past it, else None. Rows past it may have any elements,
+        as their results are not stored. Subclasses for A implement it, and may emit copies; here it raises a
         NotImplementedError.
         """
         raise NotImplementedError

@@ -46,9 +46,10 @@ class Staged(OperandSource):
     def of(cls, product: AtomProduct, tile: Tile, dim: Expr | None) -> Staged:
         """Return the source of an operand that is copied to shared memory; emit the allocation of its shared tile.
 
-        `product` is the MMA with its plan, `tile` the operand, `dim` its M or N (None: it has none). If the plan does
-        all of K at once, the copies are emitted here too, and an A that the atom takes from registers is also loaded to
-        registers. Raise a ProgramError if K is padded and the operand is not shown to be zero there.
+        `product` is the MMA with its plan, `tile` the operand, `dim` its M or N (None: it has none). An operand that is
+        no plain load of the atom's type is stored first. If the plan does all of K at once, the copies to shared memory
+        are emitted here too, and an A that the atom takes from registers is also loaded to registers. Raise a
+        ProgramError if K is padded and the operand is not proved to be zero there.
         """
         operand_layout = product.microkernel.atom.a if dim is product.axes.m else product.microkernel.atom.b
         is_argument = is_given(tile, operand_layout.dtype)
@@ -59,7 +60,7 @@ class Staged(OperandSource):
         dims = tuple(d for d in (*outer, dim, product.axes.k) if d is not None)
         is_direct = is_argument and product.ends_in_zeros(source)
         if not is_direct and product.axes.k in product.low.scope.past:
-            raise ProgramError(f"what lies past the end of {product.axes.k} cannot be shown to be zero")
+            raise ProgramError(f"mma: an operand cannot be proved to be zero in the padding of {product.axes.k}")
         if not is_direct:
             over, images = product.low.storage.axes(dims, product.parts)
             view = product.w.view(source.tensor, over, marked([images(e) for e in source.at], source.tensor.type.shape))
@@ -98,7 +99,7 @@ class Staged(OperandSource):
         return staged
 
     def _read(self, rows: int, deep: int) -> Value:
-        """Emit the copy of all of A, of shape (rows, deep), from shared memory to new registers; return the
+        """Emit the copy of all of A, of shape (rows, deep), from shared memory to new registers, and return the
         registers.
         """
         p = self.product
@@ -113,8 +114,8 @@ class Staged(OperandSource):
         """Emit the copies of one K step to the shared tile: `count` rows from `first` on, and `deep` elements of K from
         `k` on.
 
-        Rows run along M for A, along N for B. A shared tile of several slabs (a slab is the K elements of one
-        shared-memory row) gets a copy for each slab at each filter tap of the step.
+        Rows run along M for A, along N for B. If the shared tile has several slabs, there is a copy for each slab at
+        each filter tap of the step. A slab is the elements of K in one row of shared memory.
         """
         p = self.product
         if not self.several:
@@ -130,12 +131,11 @@ class Staged(OperandSource):
         p.at.update(begin)
 
     def _copy_slab(self, count: int, deep: int, first: Expr, k: Expr, step: Expr | None = None) -> None:
-        """Emit the copies of one slab (the K elements of one shared-memory row): `count` rows from `first` on, `deep`
-        elements of K from `k` on.
+        """Emit the copies of one slab: `count` rows from `first` on, `deep` elements of K from `k` on.
 
-        Rows run along M for A, along N for B. `step` is the slab's number in the shared tile; None: there is one slab.
-        Several copies are emitted if the machine's bulk copy cannot have as many rows, or if shared-memory rows run
-        along M or N.
+        A slab is the elements of K in one row of shared memory. Rows run along M for A, along N for B. `step` is the
+        slab's number in the shared tile; None: there is one slab. Several copies are emitted if the machine's bulk copy
+        cannot have as many rows, or if shared-memory rows run along M or N.
         """
         p = self.product
         place = [] if step is None else [(step, False)]
@@ -156,8 +156,8 @@ class Staged(OperandSource):
         """Emit the copy of the elements at the indices `row` (along M or N) and `k` to the shared view `target`, with
         zeros out of bounds.
 
-        `row` and `k` are expressions of the iterators `over`. `storage.shared_loads` records the copy as "ring": one of
-        a pipeline stage.
+        `row` and `k` are expressions of the iterators `over`. `low.storage.shared_loads[copy]` is set to "ring": a copy
+        of a pipeline stage.
         """
         p = self.product
         at = {**{d: p.at[d] for d in self.outer}, **({} if self.dim is None else {self.dim: row}), p.axes.k: k}
@@ -173,8 +173,8 @@ class Staged(OperandSource):
         """Return the tile of A, (rows, deep), from row `row` and K index `k` on: a view of the shared tile, or
         registers.
 
-        The copies of this K step to the shared tile are emitted first. If the plan does all of K at once, they were
-        emitted before; if the atom takes A from registers, these are then returned. `last` is not used.
+        The copies of this K step to the shared tile are emitted first. If the plan does all of K at once, `of` has
+        emitted them; if then the atom takes A from registers, the registers are returned. `last` is not used.
         """
         if self.registers is not None:
             return self.registers
@@ -186,8 +186,8 @@ class Staged(OperandSource):
     def columns(self, deep: int, columns: int, k: Expr, column: Expr) -> Value:
         """Return a view of the tile of B, (deep, columns), from K index `k` and column `column` on, in shared memory.
 
-        The copy of the K step to the shared tile is emitted first, unless the plan does all of K at once: then the copy
-        is there already.
+        The copies of this K step to the shared tile are emitted first. If the plan does all of K at once, `of` has
+        emitted them.
         """
         if not self.product.microkernel.all_of_k_at_once:
             self._copy_step(columns, deep, column, k)
@@ -195,11 +195,11 @@ class Staged(OperandSource):
         return self.product.w.view(self.held, (e, j), self._slab_place(j, e))
 
     def _slab_place(self, i: Expr, c: Expr) -> list[tuple[Expr, bool]]:
-        """Return [(coordinate, False), ...] in the shared tile of the element at index `i` along M or N and `c` along
+        """Return [(coordinate in the shared tile, False), ...] of the element at index `i` along M or N and `c` along
         K.
 
-        False says that it is not out of bounds. If the tile has several slabs (groups of K elements), the slab's number
-        comes first.
+        False says that the coordinate is not out of bounds. If the tile has several slabs (groups of K elements), the
+        slab's number comes first.
         """
         row = self.product.microkernel.slab or 1
         step, c = ([(c // self.step, False)], c % self.step) if self.several else ([], c)
@@ -211,6 +211,6 @@ class Staged(OperandSource):
 
 
 def is_given(tile: Tile, dtype: DType) -> bool:
-    """True if a tile is a plain load from an argument that the program only reads, and has the element type `dtype`."""
+    """True if `tile` is a plain load from an argument that the program only reads, and has the element type `dtype`."""
     load = only_load(tile.formula) if tile.dtype is dtype else None
     return load is not None and load.is_given

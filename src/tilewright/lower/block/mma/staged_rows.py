@@ -27,7 +27,7 @@ def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, ker
 
     `read` is the read of A; `walk` has the image lines of a task. `plan` names M, N and K, and the filter taps that
     slide along the lines: all of these share one copy; other taps have copies of their own. `kernel` has the atom's K
-    and the rows of an accumulator tile; rows that a tile reads behind the last line are zeroed.
+    and the rows of an accumulator tile. If a tile reads rows behind the last line, they are filled with zeros.
     """
     scope = low.scope
     w, kind, depth, axes = low.writer, read.results[0].type, kernel.atom.shape[2], plan.axes
@@ -62,12 +62,11 @@ def staged(low: Lowering, plan: TileRegisterMma, walk: LineLayout, read: Op, ker
 def _in_chunks(
     low: Lowering, access: TileAccess, known: dict[Expr, Expr], k: Expr, over: tuple[Symbol, ...], at: Expr
 ) -> Value:
-    """Emit the view of A from which its rows are copied, and return it.
+    """Emit the view of A from which its rows are copied, and return the view.
 
     The last two of its iterators `over` are (chunk of K, index in the chunk); a chunk has the atom's K. `k` is the
-    dimension K, `at` the index along it. `known` maps A's other dimensions to indices; `access` has A's memory
-    coordinates. If the last chunk goes past the end of K, and memory goes on there, the result is a view of a view that
-    ends with K.
+    dimension K, `at` the index along K. `known` is {other dimension of A: index}; `access` has A's memory coordinates.
+    If the last chunk goes past the end of K, and memory goes on there, the result is a view of a view that ends with K.
     """
     w, k_extent, coordinate = low.writer, low.scope.number(k), low.scope.coordinate(k)
     chunk, c = over[-2:]

@@ -28,7 +28,7 @@ class MultiplyStep(Protocol):
     """The body of the innermost K loop."""
 
     def begin(self, dim: Expr) -> None:
-        """Emit operations in front of the K loop over `dim`; called once for each K loop, outermost first.
+        """Emit operations in front of the K loop over `dim`; called each time that such a loop is emitted.
         Implementations may emit none.
         """
 
@@ -52,7 +52,8 @@ class AtomStep:
     def begin(self, dim: Expr) -> None:
         """If `dim` is K, emit the allocation of registers for A and B, unless `self.registers` is set already.
 
-        Nothing is emitted for atoms that read memory, for atoms of one row (vectors), and in front of other loops.
+        Nothing is emitted for atoms that read shared memory, for atoms of one row (vectors), and in front of loops over
+        filter taps.
         """
         kernel, tile = self.product.microkernel, self.tile
         if dim is self.product.axes.k and kernel.is_matrix_atom and kernel.slab is None and self.registers is None:
@@ -61,8 +62,8 @@ class AtomStep:
     def multiply(self) -> None:
         """Emit the MMA of the current K step; first copies of A and B to registers, if the atom needs them there.
 
-        If B is block-diagonal, emit an MMA for each diagonal block of the step. Elements out of bounds are skipped if
-        the MMA reads operands in place.
+        If B is block-diagonal, emit an MMA for each diagonal block of the step. If the MMA reads operands in place, it
+        skips elements out of bounds.
         """
         p, kernel, tile = self.product, self.product.microkernel, self.tile
         k, width, registers = p.at[p.axes.k], p.width(p.axes.m), self.registers
@@ -78,14 +79,14 @@ class AtomStep:
         p.w.emit("mma", (self.sums, a, b), atom=kernel.atom.name, skip=skip or None)
 
     def _load(self, operand: Value, registers: Value, stream: bool) -> Value:
-        """Emit the copy of `operand`, a tile of A or B, to `registers`; return these. With `stream`, it bypasses the L1
-        cache.
+        """Emit the copy of `operand`, a tile of A or B, to `registers`; return `registers`. With `stream`, the copy
+        bypasses the L1 cache.
         """
         self.product.w.emit("copy", (operand, registers), stream=STREAM if stream else None)
         return registers
 
     def _by_blocks(self, a: Value, b: Value, number: Expr) -> None:
-        """Emit one MMA for each diagonal block of a block-diagonal B that K step number `number` contains.
+        """Emit one MMA for each diagonal block of a block-diagonal B in K step number `number`.
 
         `a` and `b` are the tiles of A and B in that step.
         """
@@ -114,7 +115,7 @@ class VectorStep:
     """The element type of A, which is widened to the accumulator's; B is packed in the accumulator's type."""
 
     def begin(self, dim: Expr) -> None:
-        """Emit nothing in front of the K loop over `dim`: operands need no registers of their own."""
+        """Emit nothing in front of the K loop over `dim`: this step needs no operand registers."""
 
     def multiply(self) -> None:
         """Emit one fma, accumulator += A * B, on all vectors of the tile at the current indices of the K loops."""
@@ -138,11 +139,11 @@ class TermStep:
     last: Expr
 
     def begin(self, dim: Expr) -> None:
-        """Emit nothing in front of the K loop over `dim`: operands need no registers of their own."""
+        """Emit nothing in front of the K loop over `dim`: this step needs no operand registers."""
 
     def multiply(self) -> None:
-        """Emit one map over C: each element becomes itself plus a[k] * b[k], for every index k of the current K step,
-        in order.
+        """Emit one map over C: add a[k] * b[k] to each element, for every index k of the current K step in ascending
+        order.
         """
         p, storage = self.product, self.product.low.storage
         inner = {d: p.parts[d] for d in p.c}

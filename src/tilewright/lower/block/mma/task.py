@@ -54,7 +54,7 @@ class TiledTask:
 
     def __init__(self, low: Lowering):
         self.low, self.plans = low, low.bound.tiled
-        self.hows = {op: _microkernel(low, op, plan) for op, plan in self.plans.items()}
+        self.microkernels = {op: _microkernel(low, op, plan) for op, plan in self.plans.items()}
         self.makers = {r: op for op in low.program.body.ops for r in op.results}
         self.summing = {x for op in self.plans for x in needed(op, self.makers)}
         """The operations that compute the accumulators of a block; all others are its epilogue."""
@@ -71,13 +71,13 @@ class TiledTask:
         """Emit the whole task: allocations of registers, copies of rows of A, and loops over blocks of C, each with its
         epilogue.
 
-        The epilogue is the operations that use the accumulators. A ragged last block, if A is read in place, has code
-        of its own.
+        The epilogue of a block is the operations that use its accumulators. A ragged last block, if A is read in place,
+        has code of its own. `self.registers` is set to {MMA: TaskRegisters}.
         """
         self.registers = {}
         low, operand_registers_of = self.low, dict[tuple[Microkernel, tuple[bool, bool]], OperandRegisters]()
         for op, plan in self.plans.items():
-            kernel = self.hows[op]
+            kernel = self.microkernels[op]
             self._stage_rows(op, plan, kernel)
             atom, block, axes = kernel.atom, (kernel.rows, kernel.columns), plan.axes
             scratch = low.writer.alloc(atom.c.dtype, block, "scratch")
@@ -98,8 +98,9 @@ class TiledTask:
         """Emit the copy of the rows of A of the MMA `op` if its `plan` stages them (copies them once for all blocks).
 
         `low.task.operands[read of A]` is set to the Load of an element of the copy, or to None if A is read in place.
-        MMAs that read the same rows share the copy. `kernel` has the atom and the accumulator tile. Raise a
-        ProgramError if A is computed and to be staged, or if MMAs that share rows stage them differently.
+        MMAs that read the same rows share the copy. `kernel` has the atom and the accumulator tile. If A is computed,
+        nothing is emitted; raise a ProgramError if the plan stages it. Raise a ProgramError too if MMAs that share rows
+        stage them differently.
         """
         low = self.low
         read = self.makers.get(plan.axes.operands(op)[0])
@@ -110,14 +111,14 @@ class TiledTask:
         sharing_product = next((x for x in self.registers if plan.axes.operands(op)[0] in x.operands), None)
         if sharing_product is None:
             low.task.operands[read] = None if plan.walk is None else staged(low, plan, plan.walk, read, kernel)
-        elif _staging(self.plans[sharing_product], self.hows[sharing_product]) != _staging(plan, kernel):
+        elif _staging(self.plans[sharing_product], self.microkernels[sharing_product]) != _staging(plan, kernel):
             raise ProgramError("two mma read the same rows, but their plans stage these in different ways", op.loc)
 
     def _block_ranges(self, dim: Expr) -> Iterator[BlockRange]:
         """Yield the ranges of the task's blocks along `dim` (as BlockRange): the full blocks, then a ragged last one.
 
-        There is no ragged one if A is staged along `dim`; the last block then counts as full. If blocks are distributed
-        to several tasks, the range is that of the current task.
+        There is no ragged one if A is not read in place along `dim`: the last block then counts as full. If blocks are
+        distributed to several tasks, the range is that of the current task.
         """
         low, width = self.low, self.low.bound.blocks[dim]
         full, tail = divided(low.scope.part(dim)[1], width)
@@ -133,8 +134,8 @@ class TiledTask:
     def _can_be_late(self) -> bool:
         """True if the results of a block may be stored during the next block.
 
-        False if the epilogue (all that follows the MMAs) reads the result of an MMA that another MMA of the task needs:
-        the next block overwrites that result.
+        False if the epilogue (the operations that do not compute accumulators) depends on the result of an MMA that
+        another MMA of the task needs, other than through that other MMA: the next block overwrites that result.
         """
         if not self.between:
             return True
@@ -144,11 +145,11 @@ class TiledTask:
         return not any(needed(op, self.makers) & self.between for op in makers_of_inputs - final_products)
 
     def _blocks(self, block_ranges: dict[Expr, BlockRange]) -> None:
-        """Emit the loop over the blocks in `block_ranges`, {dimension: range of blocks}; its body is the MMAs, then
-        their epilogue. A single block has no loop.
+        """Emit the loop over the blocks in `block_ranges`, {dimension: range of blocks}; the body is the MMAs of a
+        block, then their epilogue. A single block has no loop.
 
-        If the plan delays stores, the epilogue of a block runs during the next block. It does not if a block is ragged,
-        or if the epilogue reads the result of an MMA that another MMA needs, since the next block overwrites that.
+        If the plan delays stores, the epilogue of a block runs during the next block, unless blocks are ragged, or
+        `_can_be_late` is False.
         """
         low, w = self.low, self.low.writer
         ranges: list[Range] = []
@@ -184,8 +185,8 @@ class TiledTask:
 
 
 def _microkernel(low: Lowering, op: Op, plan: TileRegisterMma) -> Microkernel:
-    """Return the Microkernel of the MMA `op`; raise a ProgramError unless its accumulator tile is as large as a task's
-    block.
+    """Return the Microkernel of the MMA `op`; raise a ProgramError unless its accumulator tile is as large as a block
+    of the task.
 
     `plan` names M and N of the MMA.
     """
@@ -202,9 +203,9 @@ def _microkernel(low: Lowering, op: Op, plan: TileRegisterMma) -> Microkernel:
 
 
 def _staging(plan: TileRegisterMma, kernel: Microkernel) -> tuple[object, ...]:
-    """Return a tuple that is equal for MMAs that can share the staged rows of A.
+    """Return a tuple that is equal for two MMAs if they can share the staged rows of A.
 
-    Its items are the walk over image lines, the taps that slide, M, K, the rows of an accumulator tile, and the atom's
-    K.
+    Its items are the layout of image lines, the taps that slide along them, M, K, the rows of an accumulator tile, and
+    the atom's K.
     """
     return plan.walk, dict(plan.shifts), plan.axes.m, plan.axes.k, kernel.rows, kernel.atom.shape[2]

@@ -28,13 +28,15 @@ class Span:
 
 
 def spans(width: Size, block: int, unit: int) -> Iterator[Span]:
-    """Yield one or two Spans (blocks of equal size) that cover `width`: full blocks, then the rest, rounded up to a
-    multiple of `unit`.
+    """Yield one or two Spans (blocks of equal size) that cover `width` elements: full blocks of `block`, then the rest,
+    rounded up to a multiple of `unit`.
 
-    If `width` is known only at the call, the rest has its largest size, and the Span a condition that there is a rest.
+    If `width` is known only at the call, the Span of the rest has the largest size of the rest, and the condition that
+    there is a rest.
 
     >>> [(s.count, s.size, s.first, s.ragged) for s in spans(70, 32, 16)]
     [(2, 32, 0, False), (1, 16, 64, True)]
+
     >>> from tilewright.algebra.expr import symbol
     >>> [(s.count, s.size, s.first, s.ragged) for s in spans(symbol("M", 1, 99), 32, 16)]
     [(<M//32>, 32, 0, False), (1, 32, <32*(M//32)>, True)]
@@ -64,7 +66,7 @@ def over_tiles(product: AtomProduct, peels_ends: Callable[[], bool], one: Callab
 
     Full tiles share a loop; ragged tiles at the ends of M and N have calls of their own. If `peels_ends()` is True
     (some elements are out of bounds), the first and last of several iterations along M are peeled, as these lie at the
-    tensor's edges.
+    tensor's edges. In the loops, `product.at` has the index along each batch dimension.
     """
     kernel, axes, w = product.microkernel, product.axes, product.w
     m, n, _ = kernel.atom.shape
