@@ -31,8 +31,8 @@ class Vectors:
         return (*(as_expr(k) for k in key[:-1]), self.lanes * key[-1] + lane)
 
     def has_same_layout(self, other: Vectors) -> bool:
-        """True if `self` and `other` have the same shape and lanes, and `other` is no `Fragments`: registers with the
-        same index then hold the same elements. The subclass Fragments overrides this.
+        """True if `self` and `other` have the same shape and number of lanes, and `other` is no `Fragments`: registers
+        with the same index then hold the same elements. The subclass Fragments overrides this.
         """
         return (self.shape, self.lanes) == (other.shape, other.lanes) and not isinstance(other, Fragments)
 
@@ -101,10 +101,11 @@ def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
 
 
 def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
-    """Return (lanes, index of the vector register for each value of a thread), if vector registers can hold a register
-    tensor with the distribution `spread`. The v-th values of all threads must be a contiguous run along the last
-    dimension, aligned to its length, and together be one vector; `lanes` is the number of threads. Return None
-    otherwise, if there are more than 64 threads, and for a scalar.
+    """Return (lanes, indices) if vector registers can hold a register tensor with the distribution `spread`: `lanes` is
+    the number of threads, and indices[v] is the index of the vector register with value v of all threads. For each v,
+    these elements must be a contiguous run along the last dimension, aligned to its length.
+
+    Return None otherwise, if there are more than 64 threads, or for a scalar.
     """
     if not spread.shape or spread.threads > 64:
         return None
@@ -128,8 +129,8 @@ def tile_operand(atom: MultiplyAtom, operand: str) -> OpaqueOperand | None:
 
 
 def fragment_operand(atom: MultiplyAtom, operand: str) -> RegisterOperand | None:
-    """Return the atom's operand named `operand` ("a", "b" or "c") if it is a vector register that holds a small matrix;
-    else None. Atoms of one row of C have no such operands.
+    """Return the atom's operand named `operand` ("a", "b" or "c") if it is a vector register that holds a small matrix,
+    one element per lane; else None. Also None for an atom that computes one row of C.
     """
     operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     if atom.shape[0] == 1 or not isinstance(operand_type, RegisterOperand) or isinstance(operand_type, OpaqueOperand):
