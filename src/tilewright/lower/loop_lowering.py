@@ -95,10 +95,9 @@ class LoopLowering:
                 ops_of.setdefault(self.chain.root(value), set()).add(op)
         return ops_of
 
-    def is_own(self, value: Value, ops: set[Op]) -> bool:
-        """True if only the operations in `ops` use the tensor `value`: an `alloc` of the program makes it, and no
-        operation outside the set `ops` has it or a view of it as an operand. False for views and arguments. True for an
-        allocation that nothing uses.
+    def is_used_only_by(self, value: Value, ops: set[Op]) -> bool:
+        """True if an `alloc` of the program makes the tensor `value`, and no operation outside the set `ops` has it or
+        a view of it as an operand. True also for an allocation that nothing uses; false for views and arguments.
         """
         maker = self.makers.get(value)
         return maker is not None and maker.name == "alloc" and self.touching.get(value, set()) <= ops

@@ -88,7 +88,7 @@ def lower_deferred(low: LoopLowering, op: Op) -> None:
         low.blocks[-1].ops += last_ends[0].ops
 
     nest(ranges, {})
-    if all(_has_rounds(lo, hi) for lo, hi in limits):
+    if all(_has_iteration(lo, hi) for lo, hi in limits):
         emit_last_end()
     else:  # there may have been no iteration
         started = symbol(low.fresh("begun"), 0, 1)
@@ -97,7 +97,7 @@ def lower_deferred(low: LoopLowering, op: Op) -> None:
             emit_last_end()
 
 
-def _has_rounds(lo: Expr, hi: Expr) -> bool:
+def _has_iteration(lo: Expr, hi: Expr) -> bool:
     """True if a loop from `lo` to `hi` (exclusive) is proved to have at least one iteration."""
     ends = hi.args if isinstance(hi, Min) else (hi,)
     return all(is_nonneg(end - lo - 1) for end in ends)

@@ -112,7 +112,9 @@ class MapFuser:
         return True
 
     def flush(self) -> None:
-        """Emit all collected operations, and forget them. Each group of operations that share loops gets one loop nest."""
+        """Emit all collected operations, one loop nest for each group of operations that share loops. Then forget the
+        operations.
+        """
         groups, self.groups = self.groups, []
         for group in groups:
             if len(group.members) == 1:
@@ -224,7 +226,7 @@ def emit_fused_loops(low: LoopLowering, group: FusedMaps) -> None:
         wide = max(wide, low.here.limits.latency * one_vector)  # totals that do not wait for each other
     lanes = gcd(inner, wide)
     ops = {m.op for m in members}
-    not_stored = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}
+    not_stored = {m for m in members if m.job is not None and all(low.is_used_only_by(v, ops) for v in m.writes)}
 
     def nest(depth: int, known: dict[Symbol, Expr]) -> None:
         if depth < len(rows):

@@ -21,8 +21,8 @@ from tilewright.machine import MultiplyAtom
 
 def mma(low: WaveLowering, op: Op) -> None:
     """Lower `mma` on a GPU: emit one atom operation, over all of K, for each fragment of the accumulator. Asynchronous
-    MMAs are recorded as in flight. Raise a ProgramError for the attribute `skip`, and if the accumulator is not laid
-    out for the atom.
+    MMAs are recorded as in flight. Raise a ProgramError for the attribute `skip`, if the accumulator is not laid out
+    for the atom, or if an operand does not suit the atom (see `_mma_operand`).
     """
     if op.attrs.get("skip"):
         raise ProgramError(
@@ -63,8 +63,9 @@ def mma(low: WaveLowering, op: Op) -> None:
 
 
 def _first_of_atom(low: WaveLowering, atom: MultiplyAtom, rows_or_columns: Any) -> Any:
-    """Return, for each wave, the first row (or column) of the MMA that it does; waves that do one MMA together have the
-    same. `rows_or_columns` is the table of the rows (or columns) of one accumulator fragment over [thread, value].
+    """Return an array with the first row (or column) of the MMA that each wave does. Waves that do one MMA together
+    have the same number. `rows_or_columns` is the table, over [thread, value], of the rows (or columns) of one
+    accumulator fragment.
     """
     waves_per_atom = atom.c.lanes // low.lanes
     return rows_or_columns.reshape(low.group.waves // waves_per_atom, -1).min(axis=1).repeat(waves_per_atom)
@@ -73,10 +74,12 @@ def _first_of_atom(low: WaveLowering, atom: MultiplyAtom, rows_or_columns: Any) 
 def _mma_operand(
     low: WaveLowering, atom: MultiplyAtom, handle: Any, side: str, first: Any, depth: int
 ) -> tuple[Value, dict[str, Any]]:
-    """Return (operand, attributes) of the tensor `handle` as A or B (`side` is "a" or "b") of one atom operation.
-    Registers give a fragment and {}; shared memory gives its buffer and the offset of each element. `first` is each
-    wave's first row of A or column of B; `depth` is K. Raise a ProgramError if lanes lack the elements, if an element
-    may be out of bounds, or if `first` is no expression of the wave's number.
+    """Return (operand, attributes) of the tensor `handle` as A or B (`side` is "a" or "b") of one atom operation. For a
+    register tensor, these are a fragment and {}; for shared memory, the buffer and {`side`: axes, "`side`_at": offset
+    of an element}. `first` is each wave's first row of A or column of B; `depth` is K.
+
+    Raise a ProgramError if lanes lack the elements, if an element may be out of bounds, or if `first` is no expression
+    of the wave's number.
     """
     if isinstance(handle, RegisterTensor):
         for piece in handle.pieces:
