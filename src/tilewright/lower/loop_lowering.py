@@ -315,7 +315,7 @@ class LoopLowering:
         raise AssertionError(f"{value.name} is not in memory")
 
     def unlimited(self, name: str) -> Symbol:
-        """Return a new symbol, named after `name`, whose value may be any integer."""
+        """Return a new symbol, named after `name`, that may have any integer value."""
         return symbol(self.fresh(name))
 
     def symbol(self, name: str, lo: int, hi: int) -> Symbol:
@@ -326,7 +326,7 @@ class LoopLowering:
 
 
 def _without_none(attrs: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the attributes `attrs` of an operation without those whose value is None."""
+    """Return a copy of `attrs`, {name of an attribute: value}, without the attributes that are None."""
     return {name: value for name, value in attrs.items() if value is not None}
 
 

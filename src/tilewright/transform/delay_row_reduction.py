@@ -59,7 +59,7 @@ class _Sum:
 
     @property
     def value(self) -> Value:
-        """The register tensor that carries the sum from one iteration to the next: the target of the last copy."""
+        """The register tensor that carries the sum from one iteration to the next: the target of the copy `carried`."""
         return self.carried.operands[1]
 
 
@@ -110,11 +110,8 @@ def _only_use(program: Program, value: Value, maker: Op) -> Op | None:
 
 
 def _applies(op: Op, name: str) -> bool:
-    """True if `op` is a map with two inputs whose formula is the function `name` (such as "add") of both, in either
-    order.
-
-    Operand 0 of a map is its target, so the inputs are operands 1 and 2. Only parts of the formula that are plain
-    operands are compared.
+    """True if `op` is a map with two inputs, operands 1 and 2, and the formula is the function `name` (such as "add")
+    of both, in either order. Arguments of the function that are not plain operands are ignored.
     """
     formula: Formula | None = op.attrs.get("formula")
     if op.name != "map" or formula is None or formula.name != name or len(op.operands[1:]) != 2:

@@ -279,7 +279,7 @@ def _source_of_a(parts: _Parts, wait: int) -> Value | None:
 
 
 def _has_halves(value: Value) -> bool:
-    """True if `value` is a matrix of f32 in registers whose number of columns is constant and even."""
+    """True if `value` is a matrix of f32 in registers with a constant and even number of columns."""
     kind = value.type
     if not isinstance(kind, RegisterType) or kind.dtype is not f32 or len(kind.shape) != 2:
         return False

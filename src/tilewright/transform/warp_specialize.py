@@ -221,8 +221,8 @@ class _Split:
 
     def _stage_strides(self, tile: TensorType) -> tuple[Expr, ...] | None:
         """Return the strides, in elements, of a tensor of stages that each have the type `tile`: first the size of a
-        stage, rounded up to the alignment of shared memory, then the strides of `tile`. Return None, for a packed
-        tensor, if `tile` has no explicit strides and no swizzle that needs the alignment.
+        stage, rounded up to the alignment of shared memory, then the strides of `tile`. Return None if the tensor can
+        be packed: `tile` has no explicit strides and no swizzle that needs the alignment.
         """
         steps = tile.steps
         size = int(tile.shape[0] * steps[0]) * tile.dtype.bits // 8
@@ -248,7 +248,9 @@ class _Split:
                 self._clone_remapped(op)
             elif any(inner in self.loads for b in op.blocks for inner in walk_block(b)):
                 if op.name == "while":
-                    raise ProgramError("what a loop loads is not known ahead where data say when it ends")
+                    raise ProgramError(
+                        "a load inside `while` cannot be issued ahead, because data decide when the loop ends"
+                    )
                 self._clone_remapped(op, self._emit_loading)
             elif op.name in ("view", "let") and (op.name == "let" or op.result in needed):
                 self._clone_remapped(op)
@@ -257,7 +259,9 @@ class _Split:
                     self._emit_handover("commit", channel)
 
     def _needed(self, block: Block) -> set[Value]:
-        """Return the values in `block` that the loads inside it use, directly or to define their operands."""
+        """Return the values that the loads in `block` need: their operands, and the operands of the operations in
+        `block` that define these, directly or indirectly.
+        """
         needed = {v for op in walk_block(block) if op in self.loads for v in op.operands}
         for op in reversed(list(walk_block(block))):
             if needed.intersection(op.results):

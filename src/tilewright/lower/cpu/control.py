@@ -162,8 +162,8 @@ def _emit_peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: 
 
 
 def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
-    """Emit one iteration of the loop `op`: its body with the loop symbol `variable` replaced by `value`, inside loops
-    over the ranges in `rest`.
+    """Emit one iteration of the loop `op`: loops over the ranges in `rest`, and inside them the body of `op`, with the
+    loop symbol `variable` replaced by `value`.
     """
     with low.means({variable: value}):
         _emit_nest(low, op, rest, ())
@@ -172,9 +172,9 @@ def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, re
 def _emit_loop(
     low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]
 ) -> None:
-    """Emit a loop over the range `r`, from `lo` to `hi`, and inside it nested loops over the ranges in `rest` around
-    the body of `op`. `peel` is (first, last), the numbers of iterations to peel from the innermost of `rest`; () for
-    none. Nothing is emitted if constant limits leave no iteration.
+    """Emit a loop over the range `r`, from `lo` to `hi` (exclusive), and inside it nested loops over the ranges in
+    `rest` around the body of `op`. `peel` is (first, last), the numbers of iterations to peel from the innermost of
+    `rest`; () for none. Nothing is emitted if constant limits leave no iteration.
     """
     if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
         return
@@ -248,8 +248,8 @@ def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
 
 
 def while_(low: LoopLowering, op: Op) -> None:
-    """Lower `while` on a CPU: emit a loop that runs as long as the number in its operand, in a register or in memory,
-    is not zero. The number is read before the loop and at the end of each iteration.
+    """Lower `while` on a CPU: emit a loop that runs as long as the operand, one number in a register or in memory, is
+    not zero. The number is read before the loop and at the end of each iteration.
     """
     flag = low.handles[op.operands[0]]
     register = low.register(i64)
@@ -319,15 +319,15 @@ def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
 
 
 def acquire(low: LoopLowering, op: Op) -> None:
-    """Lower `acquire` on a CPU: bind its results to the memory of the stage that is filled next, and emit the increment
-    of the channel's counter. One worker fills and reads all stages, so nothing is waited for.
+    """Lower `acquire` on a CPU: bind the results of `op` to the memory of the stage that is filled next, and emit the
+    increment of the channel's counter. One worker fills and reads all stages, so nothing is waited for.
     """
     _take_stage(low, op, "acquire")
 
 
 def wait(low: LoopLowering, op: Op) -> None:
-    """Lower `wait` on a CPU: bind its results to the memory of the stage that is read next, and emit the increment of
-    the channel's counter. One worker fills and reads all stages, so nothing is waited for.
+    """Lower `wait` on a CPU: bind the results of `op` to the memory of the stage that is read next, and emit the
+    increment of the channel's counter. One worker fills and reads all stages, so nothing is waited for.
     """
     _take_stage(low, op, "wait")
 

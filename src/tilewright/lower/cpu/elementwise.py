@@ -240,8 +240,8 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
 
 
 def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bool) -> None:
-    """Emit the copy between the packed tensor `memory` and the tile registers `tiles`: to the registers if `load` is
-    true, from them if not. Each tile goes element by element through a buffer of its size.
+    """Emit the copy between `memory`, a matrix in scratch memory, and the tile registers `tiles`: to the registers if
+    `load`, from them if not. Each tile goes element by element through a buffer of the tile's size.
     """
     rows, elements = tiles.register_shape
     for key, value in tiles.registers.items():
@@ -294,8 +294,8 @@ def run(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit an elementwise job after copying its register operands, whose layouts differ, to scratch memory. A result
-    for registers is computed in memory and then loaded.
+    """Emit an elementwise job with register operands that have different layouts: they are copied to scratch memory
+    first. A result for registers is computed in scratch memory and then loaded.
     """
     sources: dict[int, At | Vectors] = {
         i: in_memory(low, s).at if isinstance(s, Vectors) else s for i, s in job.sources.items()
@@ -527,8 +527,9 @@ class _Loops:
         `self.most` elements that are computed at once, then single vectors of `self.lanes` elements, then a shorter
         one.
 
-        Many groups, or more than 4 single vectors, are yielded once, within an emitted loop: the start index is then an
-        expression of the loop variable, and the code that the caller emits until the next yield is the loop body.
+        Groups with more than 4 vectors in all, and more than 4 single vectors, are yielded once, within an emitted
+        loop. The start index is then an expression of the loop variable, and the code that the caller emits until the
+        next yield is the loop body.
         """
         wide = size - size % self.most
         yield from self.low.vectors(wide, self.most, few=4 * self.lanes // self.most)
@@ -567,9 +568,9 @@ def _powers_of_two(count: int) -> list[int]:
 
 
 def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit an elementwise job whose operands are all in memory: a transpose in registers if the job allows one,
-    otherwise loops with vectors along one axis. A short last axis is merged with the one before. Nothing is emitted for
-    an empty shape.
+    """Emit an elementwise job with all operands in memory: a transpose in registers if the job allows one, otherwise
+    loops with vectors along one axis. A short last axis is merged with the one before. Nothing is emitted for an empty
+    shape.
     """
     if 0 in job.shape:
         return
@@ -675,7 +676,7 @@ def computed(
 
 
 def is_out_of_bounds(where: TensorAddress) -> bool:
-    """True if a bounds condition of the address `where` is constantly false."""
+    """True if one of the bounds conditions of the address `where` is the constant 0 (false)."""
     return any(isinstance(c, Const) and not c.value for c in where.conditions)
 
 

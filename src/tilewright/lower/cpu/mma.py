@@ -303,13 +303,12 @@ def _load_column_block(
 
 
 def _prefetch(low: LoopLowering, b: PlacedMemory | PlacedView, k: Step, j: int, sizes: tuple[int, int, int]) -> None:
-    """Emit a prefetch of memory of `b` that a later K step loads; `k` and `j` are the K index and the column block that
+    """Emit a prefetch of memory of `b` that a later K step loads. `k` and `j` are the K index and the column block that
     are loaded now. `sizes` is (elements of a step along K, lanes along N, vectors of a step). The machine says how far
-    ahead to prefetch.
+    ahead to prefetch (`limits.prefetch_bytes`); the address may be past the end of `b`.
 
-    Nothing is emitted if the machine has no prefetch, if the vector does not begin a cache line, or if the vectors of
-    consecutive steps do not follow each other in memory. A prefetch past the end of `b` is harmless: a hint reads
-    nothing.
+    Nothing is emitted if the machine has no prefetch, if the vector does not begin a cache line, if `b` has only one K
+    step, or if the vectors of consecutive steps do not follow each other in memory.
     """
     depth, lanes, vectors = sizes
     limits, item = low.here.limits, b.dtype.numpy.itemsize

@@ -150,9 +150,9 @@ class _ReduceLoops:
             self._nest(dim + 1, (*known, i))
 
     def _open_vectors(self, known: tuple[Expr, ...], size: Expr) -> None:
-        """Emit the reduction or scan of vectors of lines (a line is all elements along the reduced dimension) along a
-        dimension whose extent `size` is known only at the call: full vectors in a loop, then a masked one. `known` are
-        the coordinates along earlier dimensions.
+        """Emit the reduction or scan of vectors of lines (a line is all elements along the reduced dimension). They go
+        along the last other dimension, with the extent `size` known only at the call: full vectors in a loop, then a
+        masked one. `known` are the coordinates along earlier dimensions.
         """
         lanes, left = self.lanes, size % self.lanes
         with self.low.loop("v", 0, size // lanes) as i:
@@ -164,8 +164,8 @@ class _ReduceLoops:
                 self.lines([_Line((*known, size - left + lane), lane, lanes, (lane < left,))])
 
     def _vectorises(self) -> bool:
-        """True if vectors can go along the last dimension that is not reduced: along it sources are contiguous or
-        constant, targets are contiguous, no access needs a bounds check, and its extent is not 1.
+        """True if vectors can go along the last dimension that is not reduced. Along this dimension, sources must be
+        contiguous or constant, and targets contiguous. No access may need a bounds check, and the extent must not be 1.
         """
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
@@ -231,9 +231,9 @@ class _ReduceLoops:
         self.low.emit("store", (rounded, where.buffer), over=line.over, at=(where.offset,), when=when)
 
     def _is_contiguous(self) -> bool:
-        """True if the elements along the reduced dimension are contiguous in the first source (in a scan also in the
-        target), need no bounds check, and make at least two vectors. The operation must have a named function (sum,
-        max, ...), and a vector a power of two of lanes.
+        """True if a line (all elements along the reduced dimension) can be done in vectors along it. The line must be
+        contiguous in the first source (in a scan also in the target), need no bounds check, and have at least two
+        vectors. The operation must have a named function (sum, max, ...). The number of lanes must be a power of two.
         """
         short = not isinstance(self.length, Expr) and self.length < 2 * self.lanes
         if not isinstance(self.op.attrs["with"], str) or short:
@@ -337,8 +337,8 @@ class _Reduce(_ReduceLoops):
         return halved(self.low, self.op, totals)
 
     def _store_totals(self, line: _Line, totals: list[Value]) -> None:
-        """Emit the stores of `totals`, the registers with a line's results, one for each target. If the operation has
-        the attribute `accumulate`, they are first combined with the old elements of the targets.
+        """Emit the stores of `totals`, the registers with the results of `line`, one for each target. If the operation
+        has the attribute `accumulate`, emit first their combination with the old elements of the targets.
         """
         if line.lane is None and totals[0].type.shape:  # a vector of one
             line = replace(line, lane=self.low.axis("l", 1))
@@ -497,7 +497,7 @@ def identity(function: str, kind: DType) -> Any:
 
 
 def reduces_full_vectors(low: LoopLowering, op: Op, dim: int) -> bool:
-    """True if the reduction `op` goes along dimension `dim`, and full vectors along it can do it. `op` must have one
+    """True if full vectors along dimension `dim` can do the reduction `op`. `op` must go along `dim`, and have one
     source, a named function (sum, max, ...) and no `accumulate`. The result and the totals must have the source's type,
     the extent must be a multiple of a vector, and source and target must be different tensors.
     """
@@ -513,7 +513,7 @@ def reduces_full_vectors(low: LoopLowering, op: Op, dim: int) -> bool:
 
 def reduce(low: LoopLowering, op: Op) -> None:
     """Lower `reduce` on a CPU: emit loops that combine all elements along one dimension, and store one result for each
-    position along the other dimensions.
+    position along the other dimensions. With the attribute `accumulate`, the old element of the target is combined too.
     """
     _Reduce(low, op).run()
 

@@ -46,8 +46,8 @@ class Fragments(Vectors):
     operand: RegisterOperand
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """Return the matrix coordinates (row, column) of the element in lane `lane` of the register with index `key`
-        (row and column among the small matrices), as expressions.
+        """Return the matrix coordinates (row, column), as expressions, of the element in lane `lane` of the register
+        with index `key`, which is (row, column) of the register's small matrix among the small matrices.
         """
         number = _layout_expr(self.operand, lane, as_expr(0))
         r, c = number % self.operand.rows, number // self.operand.rows
@@ -76,8 +76,9 @@ class Tiles:
         return self.operand.lanes, self.operand.values
 
     def coordinates(self, key: tuple[int, int], row: Expr, element: Expr) -> tuple[Expr, Expr]:
-        """Return the matrix coordinates (row, column) of the element number `element` in row `row` of the tile register
-        with index `key` (row and column among the tiles), as expressions. Packed layouts move elements within a tile.
+        """Return the matrix coordinates (row, column), as expressions, of element number `element` in row `row` of the
+        tile register with index `key`, which is (row, column) among the tiles. The element need not be in the same row
+        of the tile, because packed layouts reorder elements.
         """
         number = _layout_expr(self.operand, row, element)
         r, c = number % self.operand.rows, number // self.operand.rows
@@ -85,8 +86,8 @@ class Tiles:
 
 
 def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
-    """Return the column-major index, within the operand's matrix, of the element that a register has at (row, element):
-    an expression of these two, by the operand's layout.
+    """Return the column-major index, within the matrix of the MMA operand `operand`, of element number `element` in row
+    `row` of its register. The index is an expression of `row` and `element`.
     """
     total: Expr = as_expr(0)
     for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):

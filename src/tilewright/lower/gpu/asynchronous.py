@@ -10,15 +10,15 @@ from tilewright.machine import Machine
 
 def is_bulk_copy(machine: Machine, atom_name: str) -> bool:
     """True if the machine's copy atom named `atom_name` is a bulk copy: one asynchronous instruction copies a whole box
-    of elements (such as TMA).
+    of elements.
     """
     atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is None
 
 
 def is_lane_copy(machine: Machine, atom_name: str) -> bool:
-    """True if the machine's copy atom named `atom_name` is asynchronous, and each lane copies a few bytes (such as
-    `cp.async`).
+    """True if the machine's copy atom named `atom_name` is asynchronous, and each lane copies a few bytes by one
+    instruction.
     """
     atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is not None
@@ -51,8 +51,8 @@ def read_asynchronously(program: Program, chain: Places, machine: Machine) -> se
 
 
 def lane_filled_channels(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """Return the channels with stages into which the program has asynchronous copies by lanes (such as `cp.async`).
-    `chain` finds the stage below a view.
+    """Return the channels with stages into which the program has asynchronous copies by single lanes (see
+    `is_lane_copy`). `chain` finds the stage below a view.
     """
     channels = set()
     for op in program.walk():

@@ -37,8 +37,8 @@ class _Use:
     count: int | None
 
     def excludes(self, other: _Use) -> bool:
-        """True if no task does both this operation and `other`, because the conditions of the branches around them
-        contradict each other.
+        """True if it is proved that no task does both this operation and `other`: the conditions of the branches around
+        them contradict each other.
         """
         conjunction = all_of(*self.when, *other.when)
         return isinstance(conjunction, Const) and not conjunction.value

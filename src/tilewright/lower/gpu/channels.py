@@ -137,7 +137,7 @@ def _take_fill(low: WaveLowering, op: Op, side: str, ring: BarrierRing) -> Stage
     role has no position for `side`, because `op` is not allowed in this role.
     """
     if side not in ring.counters:
-        raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")
+        raise ProgramError(f"{op.name}: role {low.role} may not {op.name} this channel")
     position = ring.counters[side]
     place = _current_fill(low, position)
     _advance(low, position, place)
@@ -178,9 +178,9 @@ def acquire(low: WaveLowering, op: Op) -> None:
 
 
 def commit(low: WaveLowering, op: Op) -> None:
-    """Lower `commit` on a GPU: emit the wave's arrival at the `full` barrier of its stage, after a fence if
-    asynchronous copies or MMAs read what the wave stored. If lanes copy asynchronously into the channel, the barrier
-    also waits for these copies.
+    """Lower `commit` on a GPU: emit the wave's arrival at the `full` barrier of the stage that it has filled, after a
+    fence if asynchronous copies or MMAs read what the wave stored. If lanes copy asynchronously into the channel, the
+    barrier also waits for these copies.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
     low.make_visible()

@@ -193,7 +193,7 @@ def in_layout_of(
             if columns is not None:
                 selected = source.selected(columns, piece.coordinates)
                 return values_of(low, selected)
-        raise ProgramError("the operands are not spread over lanes alike; convert_layout first")
+        raise ProgramError("the operands are distributed over lanes differently; convert_layout first")
     loaded = low.fragment(handle.dtype, len(piece.columns))
     load(low, handle, loaded, piece, otherwise)
     return loaded
@@ -218,8 +218,9 @@ def _addresses(
 
 
 def load(low: WaveLowering, memory: InMemory, target: Value, piece: RegisterValues, otherwise: float | None) -> None:
-    """Emit the load of the fragment `target` from memory, at the coordinates that `piece` gives for each lane's values.
-    Elements out of bounds become `otherwise` (None: 0). A wait for MMAs that use the fragment comes first.
+    """Emit the load of the fragment `target` from `memory`, at the coordinates that `piece` gives for each lane's
+    values. Elements out of bounds become `otherwise` (None: 0). A wait for MMAs in flight that use the fragment is
+    emitted first.
     """
     low.mmas_in_flight.wait_for_registers(written=(target,))
     lane, v = low.axes(len(piece.columns))
@@ -286,7 +287,7 @@ def distribute_over_lanes(
 
 def _widest(shape: tuple[Size, ...], item_bytes: int, vector_bytes: int) -> int:
     """Return the number of contiguous elements of `item_bytes` bytes that a lane moves at once: as many as
-    `vector_bytes` holds, halved until it divides the last extent of `shape`; 1 for a scalar.
+    `vector_bytes` bytes hold, halved until the number divides the last extent of `shape`; 1 for a scalar.
     """
     width = max(1, vector_bytes // item_bytes)
     while shape and as_expr(shape[-1]) % width is not as_expr(0):
@@ -377,7 +378,7 @@ def _check_whole(piece: RegisterValues) -> None:
     be read, but not written.
     """
     if not piece.whole:
-        raise ProgramError("a part of registers is read only: write to the whole, or convert_layout")
+        raise ProgramError("a view of registers is read-only: write to the whole tensor, or convert_layout")
 
 
 def copy(low: WaveLowering, op: Op) -> None:
@@ -428,7 +429,7 @@ def bulk_copy(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -> 
     near, far = (target, source) if is_load else (source, target)
     stage = near.root
     if not isinstance(stage, Stage):
-        raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
+        raise ProgramError("an asynchronous copy must be to or from a stage of a channel")
     shared = low.cluster if op.attrs.get("multicast") else 1
     groups = 1 if is_load else stage.ring.groups
     parts, part = (shared, low.rank) if is_load else (groups, low.group.wave // (low.group.waves // groups))
@@ -477,7 +478,7 @@ def lane_copies(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -
     no stage of a channel.
     """
     if not isinstance(target.root, Stage):
-        raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
+        raise ProgramError("an asynchronous copy must be to or from a stage of a channel")
     atom = low.target.copy_atom(op.attrs["by"])
     width = (atom.bytes_moved or 0) // low.lanes // target.dtype.numpy.itemsize
     shape = target.extents

@@ -191,7 +191,7 @@ def _over_waves(low: WaveLowering, key: Any, waves: list[list[int]], total: Valu
     for n in range(len(waves[0])):
         mate = as_expression(np.asarray([mates[n] for mates in waves]), low.group.wave)
         if mate is None:
-            raise ProgramError("reduce: which waves share a row is no sum of digits of their number")
+            raise ProgramError("reduce: the waves that share a row are no sums of digits of the wave's number")
         part = low.fragment(total.type.dtype, count)
         low.emit("load", (part, exchange.buffer), over=(lane, v), at=(exchange.at((mate, lane, v)).offset,))
         if combined is not None:
@@ -203,8 +203,8 @@ def _over_waves(low: WaveLowering, key: Any, waves: list[list[int]], total: Valu
 
 def _within_lanes(low: WaveLowering, source: RegisterTensor, groups: list[list[Any]], combination: Formula) -> Value:
     """Emit the combination of each lane's values of a row, in pairs, and return a fragment with one total per row.
-    groups[p, r] (nested lists) are the indices of the values of row r in piece p of `source`. `combination` is the
-    formula that combines operands 1 and 2.
+    groups[p][r] are the indices of the values of row r in piece p (values of one fragment) of `source`. `combination`
+    is the formula that combines operands 1 and 2.
     """
     parts: list[Value] = []
     for piece, columns_of_rows in zip(source.pieces, groups, strict=True):

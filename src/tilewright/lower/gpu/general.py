@@ -96,7 +96,9 @@ class Rows:
         self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
     def _reads_targets(self) -> bool:
-        """True if the old elements of the targets are needed, because the operation has the attribute `accumulate`."""
+        """True if the operation combines its results with the old elements of the targets: it has the attribute
+        `accumulate`.
+        """
         return bool(self.op.attrs.get("accumulate"))
 
     def _unaliased_source(self, number: int) -> InMemory:
@@ -252,10 +254,10 @@ class Rows:
         return total_so_far
 
     def _scan_by_formulas(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the scan of one row per lane for an operation by formulas. Formulas have no neutral element, so the
-        running totals start with the first elements, which are stored as they are. `at` are the row's coordinates, as
-        expressions of the symbols `lane` and `v` (index of a lane's value); lanes work if `in_bounds` holds (None:
-        always).
+        """Emit the scan of one row per lane for an operation that combines tuples by formulas. The first elements of
+        the row are stored as they are, because formulas have no neutral element to start with. `at` are the row's
+        coordinates, as expressions of the symbols `lane` and `v` (index of a lane's value); lanes work if `in_bounds`
+        holds (None: always).
         """
         start = self.source_coordinates(at, as_expr(0))
         totals = self.begin(self.items(lane, v, start, in_bounds))
@@ -452,7 +454,7 @@ def while_(low: WaveLowering, op: Op) -> None:
     """
     flag = low.handles[op.operands[0]]
     if not isinstance(flag, RegisterTensor) or len(flag.pieces) != 1 or flag.shape:
-        raise ProgramError("while looks at one number in registers")
+        raise ProgramError("while: the operand must be one number in registers")
     low.mmas_in_flight.wait_for_all()
     inner = Block(())
     before = low.meaning

@@ -25,9 +25,7 @@ def mma(low: WaveLowering, op: Op) -> None:
     for the atom, or if an operand does not suit the atom (see `_mma_operand`).
     """
     if op.attrs.get("skip"):
-        raise ProgramError(
-            "mma skip: copy the factors with `else 0` first; waves of many lanes do not leave out factors"
-        )
+        raise ProgramError("mma skip: copy the operands with `else 0` first; waves of many lanes cannot skip elements")
     atom = low.target.multiply_atom(op.attrs["atom"])
     c, a, b = (low.handles[v] for v in op.operands)
     k = int(a.shape[1])
@@ -35,7 +33,7 @@ def mma(low: WaveLowering, op: Op) -> None:
     atoms: list[tuple[tuple[Value, ...], dict[str, Any]]] = []
     for piece in c.pieces:
         if not piece.whole or len(piece.columns) != atom.c.values:
-            raise ProgramError(f"mma: the sum is to be allocated `as {atom.name}.c`")
+            raise ProgramError(f"mma: allocate the accumulator `as {atom.name}.c`")
         attrs: dict[str, Any] = {}
         operands = [piece.fragment]
         for operand, side, dim in ((a, "a", 0), (b, "b", 1)):
@@ -85,16 +83,16 @@ def _mma_operand(
         for piece in handle.pieces:
             if (_first_of_atom(low, atom, piece.coordinates[0 if side == "a" else 1]) == first).all():
                 return (piece.fragment if piece.whole else copies.values_of(low, piece)), {}
-        raise ProgramError(f"mma: no lane holds the factor {side} where it sums; allocate it `as {atom.name}.{side}`")
+        raise ProgramError(f"mma: lanes lack elements of operand {side}; allocate it `as {atom.name}.{side}`")
     start = as_expression(np.asarray(first), low.group.wave)
     if start is None:
-        raise ProgramError("mma: where a wave's rows begin is no sum of digits of its number")
+        raise ProgramError("mma: the first row of a wave is no sum of digits of the wave's number")
     extent = atom.shape[0] if side == "a" else atom.shape[1]
     i, k = low.axis("i" if side == "a" else "j", extent), low.axis("k", depth)
     at: tuple[Expr, Expr] = (start + i, k) if side == "a" else (k, start + i)
     where = handle.at(at)
     if where.conditions:
-        raise ProgramError("mma: a factor may lie outside its tensor; copy it with `else 0` first")
+        raise ProgramError(f"mma: elements of operand {side} may be out of bounds; copy it with `else 0` first")
     axes: tuple[Symbol, Symbol] = (i, k) if side == "a" else (k, i)
     root: PlacedMemory = handle.root
     return root.buffer, {side: axes, f"{side}_at": (where.offset,)}

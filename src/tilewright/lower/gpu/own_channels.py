@@ -95,8 +95,8 @@ def _unrolled_ops(
 
 
 def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols: frozenset[Symbol]) -> bool:
-    """True if the coordinates of the view `value`, and of the views below it, depend only on the views' own axes and on
-    `constant_symbols`.
+    """True if the coordinates of the view `value`, and of the views below it, depend only on the axes of these views
+    and on `constant_symbols`. True also if `value` is no view.
     """
     op = low.chain.makers.get(value)
     while op is not None and op.name in ("view", "bitcast"):

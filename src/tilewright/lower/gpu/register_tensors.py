@@ -167,6 +167,6 @@ def threads_that_store(piece: RegisterValues, lanes: int, wave: Expr, lane: Expr
 
 
 def conjunction(conditions: Sequence[Expr]) -> Expr | None:
-    """Return one condition that holds where all `conditions` hold; None if it always holds."""
+    """Return one condition that holds exactly if all `conditions` hold; None if it is constantly true, as for ()."""
     every = all_of(*conditions)
     return None if isinstance(every, Const) and every.value else every

@@ -72,21 +72,22 @@ class TransposeTile:
         return place_of[self.slow][0], place_of[self.fast][0], conditions
 
     def coordinates_in_tile(self, low: WaveLowering, lane: Symbol, v: Symbol) -> tuple[Expr, Expr]:
-        """Return (row, column) of value number `v` of lane `lane` within the tile, as expressions of these two symbols.
-
-        The row is the index along the tile's slow axis, the column the one along its fast axis. `low` is the lowering.
+        """Return (row, column) of value number `v` of lane `lane` within the tile, as expressions of these two symbols:
+        the row is the index along the slow axis, the column the one along the fast axis.
         """
         place_of = self.window((as_expr(0), as_expr(0))).coordinates(low, lane, v)
         return place_of[self.slow][0], place_of[self.fast][0]
 
     @property
     def may_overrun(self) -> bool:
-        """True if the last tiles along an axis extend past its end."""
+        """True if this size of a tile does not divide an axis of the matrix: the last tiles then extend past the end of
+        the axis.
+        """
         return any(d.vectors % n for d, n in zip((self.slow, self.fast), self.vectors, strict=True))
 
     @property
     def values(self) -> int:
-        """The number of elements of the tile that each lane has."""
+        """The number of elements of the tile that each lane has, elements past the end of the matrix included."""
         return self.window(self.first_vectors).values
 
     @property
@@ -122,10 +123,9 @@ def _emit_tile(
     low: WaveLowering, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]
 ) -> None:
     """Emit the transposing map or copy `op` for one tile: load it in vectors along the source's axis, store it to
-    shared memory, load it in vectors along the target's axis, compute, and store.
-
-    `turn` names the transposed operand and the two axes. `extents` are the extents of all axes, `sides` is {axis:
-    extent of a tile}, and `at` is the index of the tile along each axis.
+    shared memory, load it in vectors along the target's axis, compute, and store. `turn` names the transposed operand
+    and the two axes. `extents` are those of all axes, `sides` is {axis: extent of a tile}, `at` is the tile's index
+    along each axis.
     """
     source, target = turn.source, turn.target
     transposed_operand = op.operands[turn.operand]
