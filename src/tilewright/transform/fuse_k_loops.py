@@ -87,11 +87,11 @@ def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
 
 
 def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None]]:
-    """Return (body, dropped, copies) for the fusion of the loops `one` and `two`. `body` has the operations of both
-    loops, those of `one` first.
+    """Return (body, dropped, copies) for the fusion of the loops `one` and `two`. `body` has the operations of `one`,
+    then those of `two`, without the views and copies of `two` that repeat one of `one`.
 
-    A copy of `two` is left out if `one` copies the same elements to a tile of the same type. `dropped` are the tiles of
-    `two` that such copies fill. `copies` is {copy of `two`: its clone in `body`, or None if it is left out}.
+    A copy repeats another if it copies the same elements to a tile of the same type. `dropped` are the tiles of `two`
+    that such copies fill. `copies` is {copy of `two`: its clone in `body`, or None if it is left out}.
     """
     (body,), (other,) = one.blocks, two.blocks
     (steps,), (others,) = (loop.attrs["ranges"] for loop in (one, two))

@@ -156,10 +156,11 @@ def _guard_stores(end: Block, begun: Symbol) -> None:
 
 def woven(target: Block, main: Block, end: Block) -> None:
     """Append the operations of the blocks `main` and `end` to `target`, interleaved; the order within `end` is kept.
+    Fills of registers in `main` move down to just before the first use of the register.
 
     The operations of `end` are spread over the first 75 % of `main`, and all come before the first loop or branch in
-    `main`. An operation of `end` that reads a register comes before the operation of `main` that overwrites it. A fill
-    of a register in `main` moves down to just before the first use of the register.
+    `main`. An operation of `end` that reads a register as an operand comes before the operation of `main` that
+    overwrites the register. Reads inside the blocks of such an operation are not considered.
     """
     ordered = _sink_fills(main.ops)
     reads: dict[Value, int] = {}
@@ -208,7 +209,8 @@ def _registers_written(op: Op) -> list[Value]:
 
 def _sink_fills(ops: list[Op]) -> list[Op]:
     """Return `ops` with each `fill` of a register moved down to just before the first operation that uses the register;
-    fills of unused registers come last.
+    fills of unused registers come last. If a register is filled again before its first use, the earlier fill is
+    dropped.
     """
     waiting: dict[Value, Op] = {}
     ordered: list[Op] = []

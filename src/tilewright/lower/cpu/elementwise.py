@@ -373,7 +373,8 @@ class _Loops:
 
     def run(self, job: ElementwiseJob, rest: list[int], known: dict[Symbol, Expr]) -> None:
         """Emit the loops over the axes numbered in `rest`, with the job inside them. `known` is {axis: expression of
-        its value} for the axes of enclosing loops. A nest of at most 8 steps is unrolled.
+        its value} for the axes of enclosing loops. A nest of at most 8 steps without bounds checks is unrolled; with
+        `low.straight`, every nest with constant limits is.
 
         Indices at which the target is out of bounds are left out. If the source of a copy may be out of bounds, three
         loops are emitted: before, within and past the source's bounds. The first and the last one fill in `otherwise`.
@@ -492,7 +493,8 @@ class _Loops:
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
         """Emit the job along the vector axis: full vectors, in a loop if there are many, then a masked or shorter
-        vector for the rest. Emit one element if there is no vector axis. `known` is {axis: value} for all other axes.
+        vector for the rest. If the job copies bf16, the shorter vector is divided into powers of two. Emit one element
+        if there is no vector axis. `known` is {axis: value} for all other axes.
         """
         if self.vector is None:
             self._step(job, known, None, 1)

@@ -309,12 +309,12 @@ def _for_each_indexed_element(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None, TensorAddress], None],
     in_order: bool = False,
 ) -> None:
-    """Emit a loop over the elements of `op`, a gather, scatter or atomic. The loop reads the index tensors (operands 2
-    and later), which select an element of `memory` for each of them.
+    """Emit a loop over the elements of `op`, a gather, scatter or atomic. For each of them, the loop reads from index
+    tensors (operands 2 and later) the coordinates of an element of `memory`.
 
-    `body(lane, value, coordinates, condition, address)` emits the work for one element per lane. `address` is the
-    selected element of `memory`, with its bounds conditions. Lanes take elements in turn; with `in_order`, one lane
-    takes all, in row-major order.
+    `body(lane, value, coordinates, condition, address)` emits the work for one element per lane. `address` is that of
+    the element of `memory`, with its bounds conditions. Lanes take elements in turn; with `in_order`, one lane takes
+    all, in row-major order.
     """
     indices = [in_memory(low, op, 2 + i) for i in range(len(op.operands) - 2)]
     shape = sizes(low.expr(s.upper + 1) for s in op.attrs["over"])

@@ -215,9 +215,9 @@ def _width(extent: int, tile_extent: int, max_width: int) -> int:
 
 
 def _alignment(low: WaveLowering, value: Value, row: tuple[Expr, ...], max_width: int) -> int:
-    """Return the number of elements to which all rows of the tensor `value` are aligned, at most `max_width`: the
-    greatest common divisor of `max_width` and the offsets of rows. `row` are the coordinates of a row's first element,
-    as expressions.
+    """Return the number of elements, at most `max_width`, to which all rows of the tensor `value` are known to be
+    aligned: the greatest common divisor of `max_width` and the offsets of rows. `row` are the coordinates of a row's
+    first element, as expressions.
     """
     return gcd(low.handles[value].at(row).offset.multiple, max_width)
 
