@@ -379,7 +379,7 @@ def test_a_tensor_that_nothing_uses_was_a_key_error_instead_of_own():
     program, avx512 = parse_block(text), machine("x86.avx512f.avx512vnni")
     idle, total, add, double = program.body.ops
     low = WorkerLowering(program, avx512, avx512)
-    assert low.is_own(idle.results[0], set())  # nothing uses it, so nothing outside does
-    assert low.is_own(total.results[0], {add, double})
-    assert not low.is_own(total.results[0], {add})
-    assert not low.is_own(program.args[0], {add})
+    assert low.is_used_only_by(idle.results[0], set())  # nothing uses it, so nothing outside does
+    assert low.is_used_only_by(total.results[0], {add, double})
+    assert not low.is_used_only_by(total.results[0], {add})
+    assert not low.is_used_only_by(program.args[0], {add})

@@ -14,7 +14,7 @@ from tilewright.compiler.native import kernel_for
 from tilewright.ir import dtypes
 from tilewright.ir.block import parse_block
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE
-from tilewright.lower.gpu.lower import lower_waves, past_shared
+from tilewright.lower.gpu.lower import lower_waves, shared_excess_bytes
 from tilewright.targets.registry import machine
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -190,5 +190,5 @@ def test_scratch_of_operations_that_is_shared(count, monkeypatch):
     monkeypatch.setattr("tilewright.compiler.device.machine_named", lambda name: small)
     made = kernel_for(kernel, {"M": 37, "N": 300}, machine=small)
     lowered = lower_waves(made.main, small)
-    assert past_shared(lowered, small) <= 0
+    assert shared_excess_bytes(lowered, small) <= 0
     same_on_both_levels(kernel, made, integers(37, 300), *(np.zeros(s, np.float32) for s in ((37, 300), (300,))))

@@ -8,7 +8,7 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.compiler.native import kernel_for
 from tilewright.errors import ArgumentError
-from tilewright.lower.gpu.lower import lower_waves, past_shared
+from tilewright.lower.gpu.lower import lower_waves, shared_excess_bytes
 from tilewright.targets.registry import machine
 
 M, N, K = tkl.sym.M, tkl.sym.N, tkl.sym.K
@@ -77,4 +77,4 @@ def test_scratch_memory_of_all_operations_counts():
     """The largest alone was counted: the plan that was chosen needed more than there is, and did not compile."""
     kernel = kernel_for(nearest, {"M": 8192, "N": 256, "K": 64}, machine=machine("hopper"))
     main = kernel.module.programs["nearest"]
-    assert past_shared(lower_waves(main, machine("hopper")), machine("hopper")) <= 0
+    assert shared_excess_bytes(lower_waves(main, machine("hopper")), machine("hopper")) <= 0

@@ -16,10 +16,12 @@ LEAST = -(1 << 31)
 
 
 def lower_task_table(low: LoopLowering, op: Op, task: Callable[[], None]) -> None:
-    """Lower a `tasks` operation whose first operand is a table of task numbers in memory. Emit a loop over the table's
-    rows, which workers take in turn, and inside it a loop over the entries of a row. Each entry is a flat task number;
-    negative entries are skipped. `task()` is called once: it emits the body of a task, with the loop variables of `op`
-    replaced by expressions of the task number.
+    """Lower a `tasks` operation that reads its task numbers from a table in memory, operand 0 of `op`. Emit a `tasks`
+    loop over the rows of the table, which the runtime divides among workers, and inside it a loop over the entries of a
+    row.
+
+    Each entry is a flat task number; negative entries are skipped. `task()` is called once: it emits the body of a
+    task. Meanwhile `low.expr` replaces the loop variables of `op` by expressions of the task number.
     """
     table = low.memory(op.operands[0])
     rows, columns = table.shape
@@ -45,8 +47,8 @@ def _task_variables(
     low: LoopLowering, ranges: tuple[Range, ...], counts: tuple[int, ...], number: Expr
 ) -> dict[Symbol, Expr]:
     """Return {loop variable: expression of its value} for the task with the flat number `number`. `ranges` are the
-    ranges of a `tasks` operation, and `counts` the number of iterations of each; the last loop variable runs fastest.
-    Example: for the ranges i in 0..2 and j in 0..3, number 4 -> i = 1, j = 1.
+    ranges of a `tasks` operation, and `counts` the number of iterations of each range. The last loop variable runs
+    fastest. Example: for the ranges i in 0..2 and j in 0..3, number 4 -> i = 1, j = 1.
     """
     values: dict[Symbol, Expr] = {}
     for r, count in reversed(list(zip(ranges, counts, strict=True))):

@@ -73,11 +73,11 @@ class LoopLowering:
         return max(1, self.vector_bytes // dtype.numpy.itemsize)
 
     def interleaved(self, dtypes: Iterable[DType], formulas: Iterable[Formula]) -> int:
-        """Return the number of elements that one iteration of an elementwise loop computes: those of one vector
-        register in the widest of the element types `dtypes`.
+        """Return the number of elements that one iteration of an elementwise loop computes: one vector register of the
+        widest element type in `dtypes`.
 
-        On a CPU it is several vectors if one of the loop's `formulas` has a function (exp, sin, ...), so that their
-        latencies overlap.
+        On a CPU it is one vector for every 8 registers of the machine if one of the loop's `formulas` has a function
+        (exp, sin, ...): the latencies of the functions then overlap.
         """
         lanes = [self.vector_lanes(t) for t in dtypes]
         if self.here.lanes is not None or all(f.name not in FUNCTIONS for formula in formulas for f in formula.walk()):
@@ -86,8 +86,8 @@ class LoopLowering:
 
     @cached_property
     def touching(self) -> dict[Value, set[Op]]:
-        """{tensor that is no view: set of the operations that use it, directly or through views}, for the whole block
-        program. Views and bitcasts are not counted as uses.
+        """{tensor below all views: set of the operations that have the tensor or a view of it as an operand}, for the
+        whole block program. Views and bitcasts are not counted as operations.
         """
         ops_of: dict[Value, set[Op]] = {}
         for op in self.program.walk():
@@ -95,26 +95,27 @@ class LoopLowering:
                 ops_of.setdefault(self.chain.root(value), set()).add(op)
         return ops_of
 
-    def is_own(self, value: Value, ops: set[Op]) -> bool:
-        """True if an `alloc` of the program makes the tensor `value`, and no operation outside the set `ops` uses it.
-        Views and arguments are not own; a tensor that nothing uses is.
+    def is_used_only_by(self, value: Value, ops: set[Op]) -> bool:
+        """True if an `alloc` of the program makes the tensor `value`, and no operation outside the set `ops` has it or
+        a view of it as an operand. True also for an allocation that nothing uses; false for views and arguments.
         """
         maker = self.makers.get(value)
         return maker is not None and maker.name == "alloc" and self.touching.get(value, set()) <= ops
 
     @cached_property
     def _idle(self) -> set[Op]:
-        """The operations of the block program that never run, because they are in loops without iterations for all open
-        sizes (sizes known only at the call).
+        """The operations of the block program that never run: for all values of the open sizes (sizes known only at the
+        call), they are inside a loop without iterations.
         """
         return never_runs(self.program)
 
     def answer(self, op: Op) -> Answer | None:
-        """Return the Answer (atom and conditions) of the copy atom that the attribute `by` of the copy `op` names.
+        """Return the Answer (atom and conditions) of the copy atom that the attribute `by` of the copy `op` names. The
+        conditions on open sizes (known only at the call) are also added to `self.guards`: the loop program will require
+        them.
 
-        Its conditions on open sizes (known only at the call) are also added to `self.guards`, which the program checks.
-        Return None if `op` names no atom, if it never runs, or if there is no machine. Raise a ProgramError if the atom
-        cannot do the copy.
+        Return None if `op` names no atom, if `op` never runs, or if `self.machine` is None. Raise a ProgramError if the
+        atom cannot do the copy.
         """
         if "by" not in op.attrs or self.machine is None or op in self._idle:
             return None
@@ -125,17 +126,18 @@ class LoopLowering:
     # -- the walk -----------------------------------------------------------------------------------------
 
     def block(self, block: Block) -> None:
-        """Lower every operation of `block` in order: the loop operations go to the block being written. Subclasses
-        override this.
+        """Lower every operation of `block`, in order. The loop operations are appended to the block being written.
+        Subclasses override this.
         """
         for op in block.ops:
             self.op(op)
 
     def op(self, op: Op) -> None:
-        """Lower one block operation: call the rule for its name, which emits loop operations.
+        """Lower the block operation `op`: call the rule for its name (`self.rules`), which emits loop operations. A
+        `debug_log` is skipped with an InterpreterOnlyWarning.
 
-        Raise a ProgramError if there is no rule; a ProgramError of the rule gets the location of `op` if it has none. A
-        `debug_log` is skipped with a warning.
+        Raise a ProgramError if there is no rule. A ProgramError that a rule raises gets the location of `op` if it has
+        none.
         """
         if op.name == "debug_log":
             warnings.warn(f"{op_text(op)}: only the interpreter keeps logs", InterpreterOnlyWarning, stacklevel=2)
@@ -154,22 +156,23 @@ class LoopLowering:
     # -- writing --------------------------------------------------------------------------------------------
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
-        """Append a new loop operation `name` to the block being written, and return it. `operands`, `blocks` (nested
-        blocks) and `attrs` are its parts; attributes that are None are left out. Subclasses override this.
+        """Append a new loop operation `name` with these operands, nested blocks and attributes to the block being
+        written, and return it. Attributes that are None are left out. Raise a ProgramError if the program gets too
+        long. Subclasses override this.
         """
         self.count_operation()
         return self.builder.emit(name, operands, _without_none(attrs), blocks=blocks, loc=self.loc)
 
     def emitted(self, name: str, operands: tuple[Value, ...], blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """Return a new loop operation `name` with these operands, nested blocks and attributes, without appending it to
-        any block. Attributes that are None are left out.
+        any block. Attributes that are None are left out. Raise a ProgramError if the program gets too long.
         """
         self.count_operation()
         return self.builder.create(name, operands, _without_none(attrs), blocks=blocks, loc=self.loc)
 
     def count_operation(self) -> None:
-        """Add one to the number of loop operations made so far. Raise a ProgramError if that is more than a program may
-        have.
+        """Add one to the number of loop operations created so far. Raise a ProgramError if it exceeds the limit for a
+        program (`limits.WRITTEN`).
         """
         self.made_so_far += 1
         if WRITTEN.refuses(self.made_so_far):
@@ -185,7 +188,9 @@ class LoopLowering:
         return self.builder.into(block)
 
     def fresh(self, name: str) -> str:
-        """Return a name that no symbol of the loop program has yet: `name` with a new number (`i` -> `i_7`)."""
+        """Return a name that no symbol of the loop program has yet: `name` with a new number (`i` -> `i_7`). The number
+        is used up.
+        """
         self.count += 1
         while f"{name}_{self.count}" in self.parameters:  # the only names that are not made here
             self.count += 1
@@ -193,7 +198,7 @@ class LoopLowering:
 
     def axis(self, name: str, extent: Size) -> Symbol:
         """Return a new symbol, named after `name`, with values from 0 to `extent` - 1. Nothing is emitted. An extent
-        that is always below 1 counts as 1: no element uses the symbol then.
+        that is always below 1 counts as 1, because symbols need a value.
         """
         if isinstance(extent, Expr) and extent.hi >= 1:
             return index(self.fresh(name), extent)
@@ -201,7 +206,7 @@ class LoopLowering:
 
     def register(self, dtype: DType, *shape: int, name: str | None = None) -> Value:
         """Emit the allocation of a register with elements of type `dtype`, and return it. `shape` are its extents
-        (none: a scalar); `name` is the start of its name in the program.
+        (none: a scalar). The name of the register begins with `name` (None: no name).
         """
         kind = VectorType(dtype, tuple(as_expr(n) for n in shape))
         value = self.emit("alloc", type=kind).results[0]
@@ -210,7 +215,7 @@ class LoopLowering:
 
     def scratch(self, dtype: DType, shape: tuple[int, ...], name: str = "scratch") -> PlacedMemory:
         """Emit the allocation of memory that only this worker uses, and return it as a packed tensor with this element
-        type and shape. `name` is the start of its name in the program.
+        type and shape. The name of the memory begins with `name`.
         """
         exprs = tuple(as_expr(n) for n in shape)
         size = 1
@@ -222,8 +227,8 @@ class LoopLowering:
 
     def table(self, entry: Expr, over: Symbol, dtype: DType) -> Value:
         """Return a constant table with the value of the expression `entry` for each value of the symbol `over`, as
-        elements of type `dtype`. Example: entry 3*u, u from 0 to 3 -> 0, 3, 6, 9. Its definition is inserted at the
-        start of the outermost block. Equal calls return the same table.
+        elements of type `dtype`. Example: entry 3*u, u from 0 to 3 -> 0, 3, 6, 9. The `constant` operation of the table
+        is inserted at the start of the outermost block. Equal calls return the same table.
         """
         key = (entry, over, dtype)
         table = self.tables.get(key)
@@ -238,8 +243,8 @@ class LoopLowering:
     @contextmanager
     def loop(self, name: str, lo: Expr | int, hi: Expr | int, step: int = 1) -> Iterator[Expr]:
         """Emit a loop from `lo` to `hi` (exclusive) by `step` around the operations written within this context, and
-        yield its variable. If `hi` - `lo` is 1, emit no loop and yield `lo`. `name` is the start of the variable's
-        name.
+        yield the loop variable. Emit no loop and yield `lo` if `hi` - `lo` is the constant 1. The name of the variable
+        begins with `name`.
         """
         lo, hi = as_expr(lo), as_expr(hi)
         count = hi - lo
@@ -256,9 +261,9 @@ class LoopLowering:
         """Yield (start index, number of elements) of vectors that cover an axis of `size` elements: full ones of
         `lanes` elements, then a shorter one for the rest.
 
-        More than `few` full vectors are emitted as a loop, unless `self.straight` is set: it yields once, start is an
-        expression of the loop variable, and code emitted until the next yield is its body. Otherwise each vector is
-        yielded by itself.
+        If there are more than `few` full vectors, they are yielded once, within an emitted loop: the start index is
+        then an expression of the loop variable, and the code that the caller emits until the next yield is the loop
+        body. With `self.straight` there is no loop.
         """
         full, tail = divmod(size, lanes)
         if self.straight or full <= few:
@@ -283,15 +288,15 @@ class LoopLowering:
     # -- meaning --------------------------------------------------------------------------------------------
 
     def expr(self, e: Expr) -> Expr:
-        """Return the expression `e` with symbols of the block program replaced by what they mean in the loop program at
-        this point.
+        """Return the expression `e` with each symbol replaced by its expression in `self.meaning`: symbols of the block
+        program become expressions of the loop program.
         """
         return Substitution(self.meaning)(e) if self.meaning else e
 
     @contextmanager
     def means(self, meanings: Mapping[Symbol, Expr]) -> Iterator[None]:
-        """Within this context, let `expr` replace each symbol in `meanings` by its expression; afterwards the meanings
-        are as before.
+        """Within this context, let `expr` replace each symbol in `meanings` by its expression. Afterwards the meanings
+        are as before the context.
         """
         before = self.meaning
         self.meaning = {**before, **meanings}
@@ -301,8 +306,8 @@ class LoopLowering:
             self.meaning = before
 
     def memory(self, value: Value) -> PlacedMemory | PlacedView:
-        """Return the lowered form (buffer, strides, start) of a tensor that is in memory. Raise an AssertionError if
-        `value` is in registers.
+        """Return the buffer, strides and start of the tensor `value`, which an earlier operation has put into memory,
+        as a PlacedMemory, or as a PlacedView if it is a view. Raise an AssertionError if `value` is in registers.
         """
         handle = self.handles[value]
         if isinstance(handle, PlacedMemory | PlacedView):
@@ -310,7 +315,7 @@ class LoopLowering:
         raise AssertionError(f"{value.name} is not in memory")
 
     def unlimited(self, name: str) -> Symbol:
-        """Return a new symbol, named after `name`, whose value may be any integer."""
+        """Return a new symbol, named after `name`, that may have any integer value."""
         return symbol(self.fresh(name))
 
     def symbol(self, name: str, lo: int, hi: int) -> Symbol:
@@ -321,18 +326,20 @@ class LoopLowering:
 
 
 def _without_none(attrs: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of the attributes `attrs` of an operation without those whose value is None."""
+    """Return a copy of `attrs`, {name of an attribute: value}, without the attributes that are None."""
     return {name: value for name, value in attrs.items() if value is not None}
 
 
 def memory_of(buffer: Value, kind: TensorType) -> PlacedMemory:
-    """Return the lowered form of a tensor of type `kind` whose first element is the first element of `buffer`. Nothing
-    is emitted.
+    """Return the PlacedMemory (buffer, shape, strides, swizzle) of a tensor of type `kind` that begins at the first
+    element of `buffer`. Nothing is emitted.
     """
     return PlacedMemory(buffer, kind.dtype, sizes(kind.shape), sizes(kind.steps), kind.swizzle)
 
 
 def let(low: LoopLowering, op: Op) -> None:
-    """Lower `let`, which defines a symbol: record that the symbol now means its definition. Nothing is emitted."""
+    """Lower `let`, which defines a symbol: `low.expr` replaces this symbol by its definition from here on. Nothing is
+    emitted.
+    """
     name = op.attrs["symbol"]
     low.meaning = {**low.meaning, name: low.expr(name.definition)}

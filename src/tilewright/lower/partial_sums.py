@@ -41,11 +41,14 @@ def accumulate(
     limits: tuple[Size, Size],
     step: Callable[[Expr, list[Value]], None],
 ) -> None:
-    """Emit a loop over `r` from limits[0] to limits[1] (exclusive). `step(r, accumulators)` emits its body, which
-    combines element `r` with each accumulator. `totals` are pairs (reduction operation, accumulator register): the
-    registers have start values before, and the totals afterwards. Sums that may have more than 256 floats are computed
-    block by block: `step` then gets accumulators that start at 0 for each block, and further registers (f64 for f32,
-    otherwise the accumulator's type) add up the totals of the blocks.
+    """Emit a loop over `r` from limits[0] to limits[1] (exclusive) that combines element `r` with all accumulators.
+
+    `totals` are pairs (reduction operation, accumulator register); the caller has set the registers to start values.
+    After the loop they have the totals. `step(r, accumulators)` is called once and emits the loop body; `accumulators`
+    are registers in the order of `totals`.
+
+    A sum of floats that may have more than 256 elements is computed in blocks of 256. `step` then gets an accumulator
+    that starts at 0 in each block, and another register (f64 for f32, otherwise of the same type) adds up the blocks.
     """
     first, end = (as_expr(n) for n in limits)
     accumulators = [total for _, total in totals]
@@ -72,12 +75,14 @@ def accumulate_scan(
     count: Size,
     step: Callable[[Expr, Sequence[Value | None], list[Value]], None],
 ) -> list[Value]:
-    """Emit a loop over `r` from 0 to `count` (exclusive) for the scan `op`; return registers with the final totals.
+    """Emit a loop over `r` from 0 to `count` (exclusive) for the scan `op`, and return registers with the final totals.
 
-    `totals` are registers with the neutral element, one for each row. `step(r, bases, totals)` emits the body: it scans
-    element `r`, with one running total per row. A running sum that may have more than 64 floats is computed in blocks:
-    `step` then gets the running totals of the current block, and in `bases` registers with the sums of all earlier
-    blocks. For all other scans, `bases` is a list of None.
+    `totals` are registers with the neutral element, one for each row that is scanned at once. `step(r, bases, totals)`
+    is called once and emits the loop body: it scans element `r` of each row into the running total of the row.
+
+    A running sum of floats that may have more than 64 elements is computed in blocks of 64. `step` then gets the
+    running totals of the current block, and in `bases` registers with the sums of all earlier blocks. For all other
+    scans, `bases` is a list of None, and the result is `totals`.
     """
     iterations = as_expr(count)
     if not _is_long_sum(op, totals[0], iterations, RUNNING_BLOCK):
@@ -97,17 +102,18 @@ def accumulate_scan(
 
 @contextmanager
 def _blocks(low: LoopLowering, iterations: Expr, block: int) -> Iterator[tuple[Expr, Expr]]:
-    """Emit a loop over blocks of `block` iterations, around the operations written within this context. Yield (first
-    iteration of the block, number of its iterations) as expressions. `iterations` is the number of all iterations: of
-    600 in blocks of 256, the last block has 88.
+    """Emit a loop over blocks of `block` iterations around the operations written within this context. Yield (first
+    iteration of the block, number of iterations in the block) as expressions.
+
+    `iterations` is the number of iterations of all blocks: of 600 in blocks of 256, the last block has 88.
     """
     with low.loop("b", 0, (iterations + block - 1) // block) as b:
         yield block * b, minimum(block, iterations - block * b)
 
 
 def _is_long_sum(op: Op, total: Value, iterations: Expr, block: int) -> bool:
-    """True if the reduction `op` is a sum of floats (`total` is its accumulator) and may have more `iterations` than a
-    block of `block` elements.
+    """True if the reduction `op` is a sum, its accumulator `total` has a float type, and the number of elements,
+    `iterations`, may be larger than `block`.
     """
     return bool(op.attrs["with"] == "sum" and total.type.dtype.is_float and iterations.hi > block)
 

@@ -32,9 +32,10 @@ from tilewright.transform.new_ops import Inserting
 
 
 def sums_by_lanes(program: Program, machine: Machine) -> Program:
-    """Change loops of a block program, in place, and return the program. If several lanes share the rows of a
-    loop-carried row sum (as in an online softmax), each lane then carries a partial sum of its own columns, and the
-    lanes' sums are added once, after the loop. The loop must only scale the sum by a number per row and add to it.
+    """Change loops of a block program, in place, and return the program. A loop is changed if it carries a row sum, as
+    in an online softmax, and several lanes share a row. Each lane then carries a partial sum of the columns that it
+    holds, and the lanes' sums are added once, after the loop. The loop must only scale the sum by a number per row and
+    add to it.
     """
     with building():
         for op in list(program.walk()):
@@ -58,13 +59,14 @@ class _Sum:
 
     @property
     def value(self) -> Value:
-        """The register tensor that carries the sum from one iteration to the next: the target of the last copy."""
+        """The register tensor that carries the sum from one iteration to the next: the target of the copy `carried`."""
         return self.carried.operands[1]
 
 
 def _carried_row_sums(program: Program, block: Block, loop: Op) -> Iterator[_Sum]:
-    """Yield a _Sum (its operations) for each row sum that `loop`, an operation of `block`, carries in registers: it is
-    set to 0 before the loop, and in each iteration only scaled by a number per row and added to.
+    """Yield a _Sum (the operations on the sum) for each row sum that `loop`, an operation of `block`, carries in
+    registers. The row sum is set to 0 before the loop; each iteration only scales it by a number per row and adds to
+    it.
     """
     body = loop.blocks[0].ops
     for reduced in [op for op in body if op.name == "reduce" and _is_sum_of_rows(op)]:
@@ -89,8 +91,8 @@ def _carried_row_sums(program: Program, block: Block, loop: Op) -> Iterator[_Sum
 
 
 def _is_sum_of_rows(op: Op) -> bool:
-    """True if the `reduce` `op` sums the rows of a matrix in registers (along dimension 1, without `accumulate`) to a
-    vector in registers, and the matrix has an explicit layout over lanes.
+    """True if the `reduce` operation `op` sums the rows of a matrix in registers (along dimension 1, without
+    `accumulate`) to a vector in registers, and the matrix has an explicit layout over lanes.
     """
     kinds = [v.type for v in op.operands]
     registers = all(isinstance(kind, RegisterType) for kind in kinds)
@@ -100,19 +102,16 @@ def _is_sum_of_rows(op: Op) -> bool:
 
 
 def _only_use(program: Program, value: Value, maker: Op) -> Op | None:
-    """Return the one operation of the program, other than `maker`, that has `value` as an operand; None if there is
-    none, or more than one.
+    """Return the one operation of the program, other than `maker`, that has `value` as an operand. Return None if there
+    is no such operation, or more than one.
     """
     users = [op for op in program.walk() if value in op.operands and op is not maker]
     return users[0] if len(users) == 1 else None
 
 
 def _applies(op: Op, name: str) -> bool:
-    """True if `op` is a map with two inputs whose formula is the function `name` (such as "add") of both, in either
-    order.
-
-    Operand 0 of a map is its target, so the inputs are operands 1 and 2. Only parts of the formula that are plain
-    operands are compared.
+    """True if `op` is a map with two inputs, operands 1 and 2, and the formula is the function `name` (such as "add")
+    of both, in either order. Arguments of the function that are not plain operands are ignored.
     """
     formula: Formula | None = op.attrs.get("formula")
     if op.name != "map" or formula is None or formula.name != name or len(op.operands[1:]) != 2:
@@ -137,8 +136,8 @@ class _Rewriting:
 
     def run(self) -> None:
         """Rewrite the loop and the operations around it, in place, so that each lane carries a partial sum: a matrix
-        with one number per row and lane replaces the vector of row sums. Do nothing if lanes do not share the rows
-        evenly, or if the layout of the vector is not known.
+        with one number per row and lane replaces the vector of row sums. Do nothing if `_row_distribution` or
+        `_per_lane_type` returns None.
         """
         row_sum, source = self.row_sum, self.row_sum.reduced.operands[0]
         places, kind = self._row_distribution(source), self._per_lane_type(row_sum.value.type)
@@ -178,9 +177,9 @@ class _Rewriting:
         self._replace(self.block, self.loop, [self.loop, final_reduce])
 
     def _row_distribution(self, source: Value) -> Any:
-        """Return (lanes per row, columns per lane, function (lane, c) -> expression of the lane's c-th column) for the
-        matrix `source` in registers. Return None if a row is in one lane, if the first lanes do not share the first row
-        evenly, or if there is no such expression.
+        """Return (lanes per row, columns per lane, at) for the matrix `source` in registers: the function `at(lane, c)`
+        returns the column, as an expression, that lane number `lane` of a row holds as its c-th. Return None if a row
+        is in one lane, if the first lanes do not share the first row evenly, or if there is no such expression.
         """
         spread = placement(source.type, self.machine)
         row, column = spread.coordinates
@@ -202,8 +201,8 @@ class _Rewriting:
         )
 
     def _per_lane_type(self, kind: RegisterType) -> RegisterType | None:
-        """Return the type of a register matrix with one number for each row and each lane that shares the row, made
-        from `kind`: the type of a vector with one number per row, repeated in these lanes. Return None if `kind` has no
+        """Return the type of a register matrix with one number for each row and each lane that shares the row. `kind`
+        is the type of a vector with one number per row, which is repeated in these lanes. Return None if `kind` has no
         explicit layout.
         """
         layout = kind.distribution.layout if kind.distribution is not None else None

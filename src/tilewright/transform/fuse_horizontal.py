@@ -27,11 +27,12 @@ from tilewright.rewrite.operand_copies import digits
 
 
 def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
-    """Return one program named `name` that does the tasks of all programs in `parts` in one launch, one part after the
-    other. Its records, such as the number of waves, are those of the part with the most waves.
+    """Return one program named `name` that does the tasks of all programs in `parts` in one launch, those of parts[0]
+    first. It has the records, such as the number of waves, of the program with the most waves, and the arguments of all
+    programs in order.
 
-    Return None for fewer than two parts, and if a part is not one loop over tasks, numbered from 0 along each range, or
-    has packing steps, earlier programs, logs or run-time errors.
+    Return None for fewer than two parts, and if a program is not a single loop over tasks numbered from 0, or has
+    packing steps, earlier programs, logs or run-time errors.
     """
     ranges = [_task_ranges(part) for part in parts]
     if len(parts) < 2 or not all(ranges):
@@ -53,8 +54,9 @@ def fuse_horizontally(name: str, parts: Sequence[Lowered]) -> Lowered | None:
 
 
 def _task_ranges(part: Lowered) -> tuple[Range, ...]:
-    """Return the Ranges of the task loop of `part`; () unless the program is one loop over tasks, each range of which
-    is 0, 1, 2, ... with a constant count, without packing steps, earlier programs, logs or run-time errors.
+    """Return the ranges of the task loop of `part`. Return () unless the program is a single loop over tasks without
+    other attributes, and each range is 0, 1, 2, ... with a constant count. Return () too if the program has packing
+    steps, earlier programs, logs or run-time errors.
     """
     ops = part.program.body.ops
     if part.packs or part.logs or part.faults or part.before or len(ops) != 1 or ops[0].name != "tasks":
@@ -66,9 +68,9 @@ def _task_ranges(part: Lowered) -> tuple[Range, ...]:
 
 
 def _branch_of(part: Lowered, ranges: Sequence[Range], task: Symbol, before: int, count: int) -> Op:
-    """Return an `if` operation that does the work of `part` when the symbol `task` is from `before` to `before` +
-    `count` - 1. Inside it the task symbols of `part`, which run over `ranges`, are replaced by the digits of `task` -
-    `before`, the last range fastest.
+    """Return an `if` operation that does the task of `part` with number `task` - `before`, if the symbol `task` is from
+    `before` to `before` + `count` - 1. Inside, the task symbols of `part`, with the ranges `ranges`, are replaced by
+    the digits of this number, the last range fastest.
     """
     clamped: Expr = minimum(
         maximum(task - before, 0), count - 1

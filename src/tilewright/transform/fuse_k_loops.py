@@ -30,9 +30,9 @@ _BETWEEN = {"alloc", "fill", "let"}
 
 
 def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program, dict[Op, str]]:
-    """Fuse consecutive K loops of a block program, in place, if both load the same tile: it is then loaded once.
-    `loads` is {copy from an argument to shared memory: its kind}. Return (the program, `loads` without the copies that
-    were dropped).
+    """Fuse consecutive K loops of a block program, in place, if both load the same tile: the fused loop loads it once.
+    `loads` is {copy from an argument to shared memory: `ring`, `halo` or `start`}; loops with other loads than `ring`
+    are not fused. Return (the program, `loads` of the changed program).
     """
     left = dict(loads)
     with building():
@@ -44,8 +44,9 @@ def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program
 
 
 def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
-    """Fuse the first two consecutive loops of `block` that can be fused and load a tile in common, in place, and return
-    True; return False if there are none. `loads` ({load: its kind}) is updated for the fused loop.
+    """Fuse, in place, the first two consecutive loops of `block` that can be fused and load the same tile, and return
+    True. Return False if there are none. `loads`, {copy to shared memory: its kind}, is updated: copies of the second
+    loop are replaced by their clones in the fused loop, or removed.
     """
     loops = [n for n, op in enumerate(block.ops) if op.name == "for"]
     for first, second in pairwise(loops):
@@ -67,9 +68,9 @@ def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
 
 
 def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
-    """True if the loops `one` and `two` have the same range and attributes, contain only views, loads to shared memory,
-    barriers and MMAs, and neither uses what the other writes. `loads` is {load: its kind}; all loads must be of the
-    kind `ring`.
+    """True if the loops `one` and `two` have the same limits and attributes, contain only views, loads, barriers and
+    MMAs, and neither uses what the other writes. `loads` is {copy to shared memory: its kind}; copies in the loops must
+    have the kind `ring`.
     """
     if any(len(loop.blocks) != 1 or len(loop.attrs["ranges"]) != 1 for loop in (one, two)):
         return False
@@ -86,9 +87,11 @@ def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
 
 
 def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None]]:
-    """Return (body, dropped, copies) for the fusion of two loops. `body` has the operations of both. `dropped` are the
-    tiles of loop `two` that are not needed, because loop `one` copies the same elements to a tile of the same type.
-    `copies` is {copy of loop `two`: its clone in `body`, or None if it is dropped}.
+    """Return (body, dropped, copies) for the fusion of the loops `one` and `two`. `body` has the operations of `one`,
+    then those of `two`, without the views and copies of `two` that repeat one of `one`.
+
+    A copy repeats another if it copies the same elements to a tile of the same type. `dropped` are the tiles of `two`
+    that such copies fill. `copies` is {copy of `two`: its clone in `body`, or None if it is left out}.
     """
     (body,), (other,) = one.blocks, two.blocks
     (steps,), (others,) = (loop.attrs["ranges"] for loop in (one, two))
@@ -124,12 +127,12 @@ def _copies_alike(one: Op, two: Op) -> bool:
 
 
 def _written(loop: Op) -> set[Value]:
-    """Return the targets of the copies (tiles) and of the MMAs (accumulators) in a loop's body."""
+    """Return the targets of the copies (tiles) and of the MMAs (accumulators) in the body of `loop`."""
     return {op.operands[1] if op.name == "copy" else op.operands[0] for op in loop.blocks[0].ops if op.name in _WRITES}
 
 
 def _used(loop: Op) -> set[Value]:
-    """Return the operands of all operations in a loop's body. The targets of copies and the accumulators of MMAs are
-    operands, too.
+    """Return the operands of all operations in the body of `loop`, the targets of copies and the accumulators of MMAs
+    included.
     """
     return {v for op in loop.blocks[0].ops for v in op.operands}

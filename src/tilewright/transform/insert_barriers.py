@@ -67,15 +67,16 @@ class _Ordering:
         self._touched: dict[Value, _AccessedSinceBarrier] = {}
 
     def run(self, block: Block) -> None:
-        """Insert the barriers into `block`, the program's body, in place; do nothing if the program writes no
-        argument.
+        """Insert the barriers into `block`, the program's body, in place. Do nothing if the program writes
+        no argument.
         """
         if self._shared:
             self._block(block, ())
 
     def _block(self, block: Block, loops: tuple[Range, ...]) -> None:
-        """Insert barriers into `block`, in place, in program order. `loops` are the ranges of loops around it that are
-        visited a second time: an access is then also ordered with accesses of the previous iteration.
+        """Insert barriers into `block` and the blocks inside it, in place, in program order, and record the accesses in
+        `_touched`. `loops` are the ranges of the loops around `block` that are visited for the second time: an access
+        is then also ordered with accesses of the previous iteration.
         """
         place = 0
         while place < len(block.ops):
@@ -91,9 +92,9 @@ class _Ordering:
             place += 1
 
     def _inner(self, op: Op, loops: tuple[Range, ...]) -> None:
-        """Insert barriers into the blocks of `op`, in place. A block may run or not, so what was accessed before `op`
-        and what was accessed at the end of each block both count afterwards. `loops` are the ranges of the loops around
-        `op`.
+        """Insert barriers into the blocks of `op`, in place. A block may run or not: afterwards, `_touched` has the
+        accesses from before `op` and those at the end of each block. `loops` are the ranges of the loops around `op`
+        that are visited a second time.
 
         The body of a `for` or `while` is visited twice, so that accesses of one iteration are ordered with those of the
         next.
@@ -117,10 +118,10 @@ class _Ordering:
                     merged.written |= touched.written
 
     def _must_follow(self, op: Op, loops: tuple[Range, ...]) -> bool:
-        """True if a barrier is needed before `op`: since the last barrier another operation has written an argument
-        that `op` uses, or read one that `op` writes.
-
-        Also true if `op` may access elements that it wrote itself in another iteration of `loops`.
+        """True if a barrier is needed before `op`. Since the last barrier, another operation has written an argument
+        that `op` uses, or read one that `op` writes; or `op` itself has written an argument in another iteration of
+        `loops`, and `_is_disjoint_between_iterations` is false. `loops` are the ranges of the loops around `op` that
+        are visited for the second time.
         """
         changed = {self._chain.root(v) for v in written(op)}
         for tensor in {self._chain.root(v) for v in op.operands} & self._shared:
@@ -132,9 +133,12 @@ class _Ordering:
         return False
 
     def _is_disjoint_between_iterations(self, op: Op, tensor: Value, loops: tuple[Range, ...]) -> bool:
-        """True if `op` surely accesses no element of `tensor` that it wrote in another iteration of `loops`: for each
-        loop, its views have no coordinate with the loop's variable, or one whose values in consecutive iterations do
-        not overlap. False for coordinates that are data.
+        """True if it is proved that in `op` no wave accesses an element of `tensor` that another wave wrote in another
+        iteration of `loops`. False for coordinates that are data.
+
+        For each loop, each view of the tensor must have either no coordinate with the loop's variable, so that a wave
+        accesses the same elements in all iterations, or a coordinate with values that do not overlap in consecutive
+        iterations.
         """
         if "where" in op.attrs:
             return False
@@ -152,7 +156,7 @@ class _Ordering:
 
     def _coordinates(self, value: Value) -> tuple[tuple[Symbol, ...], tuple[Expr, ...]]:
         """Return (iterators, coordinates) of the view `value`: `coordinates` are those in the tensor below all views,
-        as expressions of `iterators`. Return ((), ()) if `value` is no view.
+        as expressions of the symbols `iterators`, the axes of the view. Return ((), ()) if `value` is no view.
         """
         op = self._chain.makers.get(value)
         if op is None or op.name not in ("view", "bitcast"):
@@ -167,10 +171,9 @@ class _Ordering:
         return over, tuple(map(images, below))
 
     def _note(self, op: Op) -> None:
-        """Record in `_touched` the accesses of `op` to the arguments that the program writes.
-
-        `op` is recorded as a writer of the arguments that it writes, and as a reader of its other operands. Operations
-        that access no element (such as `view` and `alloc`) and operations with blocks are not recorded.
+        """Record in `_touched` the accesses of `op` to the arguments that the program writes: `op` becomes a writer of
+        the arguments that it writes, and a reader of its other operands. Operations that access no element (such as
+        `view` and `alloc`) and operations with blocks are skipped.
         """
         if op.name in NAMING or op.blocks:
             return

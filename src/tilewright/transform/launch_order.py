@@ -27,21 +27,22 @@ EARLY = "programmatic"
 
 
 def can_be_early(machine: Machine) -> bool:
-    """True if the machine can start a launch while the previous one on the stream still ends."""
+    """True if the machine can start a launch before the previous launch on the stream has ended."""
     return EARLY in machine.launches
 
 
 def launch_cycles(machine: Machine, early: bool) -> float:
-    """Return the cycles that one launch takes on the machine: `limits.launch_cycles`. An `early` launch, which begins
-    while the previous one ends, takes `limits.following_cycles` if that is less.
+    """Return the cycles that one launch takes on the machine: `limits.launch_cycles`. If `early`, the launch begins
+    before the previous one has ended; the result is then `limits.following_cycles` if that is less.
     """
     limits = machine.limits
     return min(limits.launch_cycles, limits.following_cycles) if early else limits.launch_cycles
 
 
 def with_known_launch(plan: Schedule, machine: Machine) -> Schedule:
-    """Return `plan` unchanged if the machine has early launches (which begin while the previous one ends). On other
-    machines return it without a statement about launches; raise an ArgumentError if it asks for an early one.
+    """Return `plan` unchanged if the machine has early launches, which begin before the previous launch has ended. On
+    other machines, return `plan` with `early` None (nothing said); raise an ArgumentError if `plan` asks for an early
+    launch.
     """
     if can_be_early(machine):
         return plan
@@ -52,8 +53,9 @@ def with_known_launch(plan: Schedule, machine: Machine) -> Schedule:
 
 
 def launched(lowered: Lowered, early: bool | None) -> Lowered:
-    """Return the block program in `lowered`, and those that run before it, with a `launch` record (start while the
-    previous launch ends) if `early` is true, and without one if not. Programs that pack an argument never get one.
+    """Return `lowered` with a `launch` record in its block program and in those that run before it, if `early` is true;
+    the record says to start before the previous launch has ended. Otherwise return `lowered` without such records.
+    Programs that pack an argument (`lowered.packs`) are not changed.
     """
     program = lowered.program
     records = [record for record in program.records if record.name != "launch"]

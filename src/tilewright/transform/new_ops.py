@@ -15,8 +15,9 @@ class Inserting:
         self.names = {v.name for op in program.walk() for v in op.results}
 
     def op(self, spec: str, operands: tuple[Value, ...] = (), name: str | None = None, /, **attrs: Any) -> Op:
-        """Return a new block operation named `spec` (such as "view") with these operands and attributes; it is not
-        inserted anywhere. Types of its results are inferred; results get unused names made from `name`.
+        """Return a new block operation named `spec` (such as "view") with these operands and attributes. It is not
+        inserted into the program. The types of its results are inferred. The name of a result is `name`, with a number
+        if `name` is used; None stands for no name.
         """
         op = Op(BLOCK.ops[spec], operands, attrs, (), ())
         types = op.spec.result_types(op) if op.spec.result_types is not None else ()

@@ -41,7 +41,10 @@ _EARLY = ("alloc", "fill", "wait", "view", "let", "mma", "release")
 def pipeline_mmas(program: Program, machine: Machine, turns: bool = False) -> Program:
     """Software-pipeline the loops of a block program that have two or more MMAs, in place, and return the program: the
     first MMA of an iteration is started before the last MMA of the iteration before. Loops for which that is not
-    possible stay as they are. With `turns`, groups of waves start the MMAs of an iteration one after the other.
+    possible stay as they are.
+
+    With `turns`, the pipelined loops get the attribute `overlap turns`: groups of waves start the MMAs of an iteration
+    one after the other.
     """
     with building():
         new = Inserting(program)
@@ -58,8 +61,8 @@ def pipeline_mmas(program: Program, machine: Machine, turns: bool = False) -> Pr
 
 @dataclass
 class _Parts:
-    """A loop body in parts: operations up to the first MMA, those after it, the last MMA with operations that only it
-    needs, and the release of its stage.
+    """The operations of a loop body, divided into those up to the first MMA, those after it, the last MMA with
+    operations that only it needs, and the release of the stage that it reads.
     """
 
     first: list[Op]
@@ -87,9 +90,9 @@ class _Rotation:
         """Return the operations that replace the loop, or None if it cannot be pipelined.
 
         They are the allocations of registers that the last MMA reads; the first iteration without its last MMA; a loop
-        in which each further iteration does the last MMA of the iteration before; and the last MMA. None if the loop
-        has several ranges, a step other than 1, `unroll` or `peel`, if it may have no iteration, or if its operations
-        cannot be reordered.
+        in which each further iteration does the last MMA of the iteration before; and the last MMA of the last
+        iteration. None if the loop has several ranges, a step other than 1, `unroll` or `peel`, if it may have no
+        iteration, or if its operations cannot be reordered (see `_parts`).
         """
         ranges: tuple[Range, ...] = self.loop.attrs["ranges"]
         if len(ranges) != 1 or self.loop.attrs.get("unroll") or self.loop.attrs.get("peel") or ranges[0].step != 1:
@@ -105,11 +108,12 @@ class _Rotation:
         return ops + self._clone_ops([*parts.last, *parts.release], {loop.symbol: loop.hi - 1})
 
     def _rotated_loops(self, parts: _Parts, following: Range) -> list[Op]:
-        """Return the pipelined loops over the iterations in the range `following`: a list of one loop, or of two.
+        """Return a list of the pipelined loops over the iterations in the range `following`. `parts` are the parts of
+        the original body.
 
-        There are two if the body has a branch that is taken from some iteration on, such as a causal mask: one loop for
-        the iterations before, without the branch, and one for the others, in which its operations always run. `parts`
-        are the parts of the loop's body.
+        There are two loops if the body has a branch that is taken from some iteration on, such as a causal mask: one
+        over the iterations before, without the branch, and one over the others, in which the branch is always taken.
+        Otherwise there is one.
         """
         (loop,) = self.loop.attrs["ranges"]
         branch = _late_branch(parts.rest, loop.symbol)
@@ -152,15 +156,14 @@ class _Rotation:
     def _parts(self) -> _Parts | None:
         """Return the loop's body divided into _Parts, or None if it cannot be pipelined. Nothing is changed.
 
-        `last` is the last MMA, with the wait for its B and the views of that stage; `release` is the release of the
-        stage; `held` are the allocations of the registers of its A. Of the other operations, `first` are those from the
-        start of the body up to the first that is no alloc, fill, wait, view, let, mma or release; `rest` are the
-        operations from there on.
+        `last` is the last MMA, after the wait for its operand B and the views of the stage of B. `release` is the
+        release of this stage. `held` is the allocation of its operand A. Of the other operations, `first` are those
+        before the first that is no alloc, fill, wait, view, let, mma or release; `rest` are the remaining ones.
 
-        None in these cases: fewer than two MMAs; loops, MMAs, waits or barriers inside branches; the last MMA's B does
-        not come from a wait with one result, released exactly once; its A is not a whole register tensor allocated in
-        the body; operations after it use its accumulator, A or B; `first` has no MMA, or uses the accumulator or A; or
-        any other operation uses its B.
+        None in these cases: there are fewer than two MMAs; a branch contains a loop, MMA, wait or barrier; B is not
+        from a wait with one result that is released exactly once; A is not a whole register tensor allocated in the
+        body; an operation after the last MMA uses its accumulator, A or B; `first` has no MMA, or uses the accumulator
+        or A; another operation uses B.
         """
         ops = self.loop.blocks[0].ops
         mma_positions = [n for n, op in enumerate(ops) if op.name == "mma"]
@@ -204,19 +207,17 @@ class _Rotation:
         return _Parts(first, others[count:], last, release, allocations)
 
     def _takes_long(self, mma: Op) -> bool:
-        """True if `mma`, an MMA operation, takes at least as many cycles as lanes need to evaluate a function (exp,
-        ...) of every element of its operand A. Then half of the next A is computed before the MMA is waited for.
+        """True if the MMA operation `mma` takes at least as many cycles as lanes need to evaluate a function (exp, ...)
+        for every element of its operand A.
         """
         atom, limits = self.machine.multiply_atom(mma.attrs["atom"]), self.machine.limits
         rows, k = numbers(mma.operands[1].type.shape, "mma")
         return rows / atom.shape[0] * k / atom.shape[2] * atom.cycles >= rows * k / limits.function_rate
 
     def _edge(self, value: Value) -> list[Op]:
-        """Return [view, edge], two new operations: a view of the left half of the matrix `value`, and an `edge` on this
-        view.
-
-        The edge keeps computations of that half before it, and other ones after it. Nothing is inserted into the
-        program.
+        """Return [view, edge], two new operations: a view of the left half of the columns of the matrix `value`, and an
+        `edge` on this view, which keeps computations of this half before it and later ones after it. They are not
+        inserted into the program.
         """
         rows, columns = value.type.shape
         over = (index("i0", rows), index("i1", columns // 2))
@@ -226,9 +227,10 @@ class _Rotation:
     def _clone_ops(
         self, ops: Iterable[Op], meanings: Mapping[Symbol, Expr], values: dict[Value, Value] | None = None
     ) -> list[Op]:
-        """Return clones of `ops` with symbols replaced by `meanings` and with new result names. `values` is {result:
-        its clone}; it replaces operands and is extended. An `if` whose condition is known is replaced by clones of the
-        block that is taken.
+        """Return clones of `ops` with symbols replaced by `meanings` and with new result names. Operands are replaced
+        by `values`, {result: its clone}, and the new results are added to `values` (None: a new dictionary). An `if` is
+        replaced by clones of the operations in the block that is taken, if its condition is constant or in
+        `self.conditions`.
         """
         images, known = Substitution(dict(meanings)), {} if values is None else values
         clones: list[Op] = []
@@ -251,8 +253,9 @@ class _Rotation:
 
 def _late_branch(ops: list[Op], loop_variable: Symbol) -> tuple[Op, Expr] | None:
     """Return (branch, first iteration in which it is taken) if exactly one `if` among `ops` depends on `loop_variable`.
-    Its condition must be linear in it with a positive coefficient: 2*k - 5 >= 0 -> first iteration 3. Return None for
-    any other condition, for several such branches or none, and for an `if` with an else block.
+    The condition must be linear in the variable with a positive coefficient: 2*k - 5 >= 0 -> first iteration 3.
+
+    Return None for any other condition, if no or several `if` depend on the variable, or if the `if` has an else block.
     """
     branches = [op for op in ops if op.name == "if" and loop_variable in op.attrs["when"].symbols]
     when = branches[0].attrs["when"] if len(branches) == 1 else None
@@ -264,8 +267,9 @@ def _late_branch(ops: list[Op], loop_variable: Symbol) -> tuple[Op, Expr] | None
 
 
 def _source_of_a(parts: _Parts, wait: int) -> Value | None:
-    """Return the f32 register matrix from which operand A of the last MMA is rounded, if the first `wait` operations of
-    `parts.rest` compute it. Return None if there is no such matrix with an even number of columns, or more than one.
+    """Return the f32 register matrix that maps among the first `wait` operations of `parts.rest` compute, and from
+    which later maps compute operand A of the last MMA. Return None if there is no such matrix with an even number of
+    columns, or more than one.
     """
     operand_a = next(op.result for op in parts.held)
     maps_to_a = [op for op in parts.rest[wait:] if op.name == "map" and op.operands[0] is operand_a]
@@ -275,7 +279,7 @@ def _source_of_a(parts: _Parts, wait: int) -> Value | None:
 
 
 def _has_halves(value: Value) -> bool:
-    """True if `value` is a matrix of f32 in registers whose number of columns is constant and even."""
+    """True if `value` is a matrix of f32 in registers with a constant and even number of columns."""
     kind = value.type
     if not isinstance(kind, RegisterType) or kind.dtype is not f32 or len(kind.shape) != 2:
         return False

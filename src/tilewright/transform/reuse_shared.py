@@ -39,28 +39,29 @@ class SharedRoom:
     until: int
 
     def takes(self, kind: TensorType) -> bool:
-        """True if a tensor of type `kind` can share the allocation: same element type, same number of dimensions."""
+        """True if a tensor of type `kind` can share the allocation: it has the same element type and the same number of
+        dimensions.
+        """
         return kind.dtype is self.first.dtype and len(kind.shape) == len(self.sizes)
 
     def growth(self, kind: TensorType) -> int:
-        """Return how much the allocation would have to grow for a tensor of type `kind`: the sum of what each of its
-        extents lacks.
-
-        An allocation of (64, 8) lacks 8 for a tensor of (60, 16); 0 if the tensor fits.
+        """Return the number of elements by which the extents of the allocation would have to grow for a tensor of type
+        `kind`, summed over the dimensions. For a tensor of (60, 16), an allocation of (64, 8) would have to grow by 8.
+        Return 0 if the tensor fits.
         """
         return sum(max(0, int(n) - m) for n, m in zip(kind.shape, self.sizes, strict=True))
 
     def add(self, op: Op, until: int) -> None:
-        """Record that the tensor which `op` allocates shares this allocation, up to the operation with index `until`.
-        The allocation's extents grow to those of the tensor.
+        """Record that the tensor which `op` allocates shares this allocation, until the operation with index `until`.
+        The allocation's extents grow to those of the tensor if they are smaller.
         """
         self.sizes = [max(int(n), m) for n, m in zip(op.attrs["type"].shape, self.sizes, strict=True)]
         self.tensors.append(op)
         self.until = until
 
     def place(self, block: Block) -> dict[Op, Op]:
-        """Insert the shared allocation at the start of `block`, in place, and return {`alloc` operation of a tensor:
-        view of the shared allocation that is to replace it}.
+        """Insert the shared allocation at the start of `block`, in place. Return {`alloc` operation of a tensor that
+        shares it: view of the shared allocation}; the views are not inserted.
         """
         shape = tuple(map(as_expr, self.sizes))
         kind = self.first if self.first.shape == shape else TensorType("shared", self.first.dtype, shape)
@@ -76,8 +77,9 @@ class SharedRoom:
 
 def reuse_shared_memory(program: Program, machine: Machine) -> None:
     """Let tensors in shared memory that are never needed at the same time share one allocation of the task, by changing
-    the block program in place. Only tensors of constant size without a swizzle are considered; nothing changes in a
-    program without tasks.
+    the block program in place. Only tensors of constant size, without a swizzle, and with the same element type and
+    number of dimensions share. Nothing changes in a program without tasks. `machine` decides which tensors lanes hold
+    in registers; those do not share.
     """
     tasks = next((op for op in program.body.ops if op.name == "tasks"), None)
     if tasks is None:
@@ -103,10 +105,12 @@ def reuse_shared_memory(program: Program, machine: Machine) -> None:
 
 def _lives(block: Block, places: Places, before: int = 0) -> Iterator[tuple[Op, range]]:
     """Yield (`alloc` operation, range of the indices of the operations from its first to its last use) for the tensors
-    allocated in `block` and in the blocks inside it. A tensor without a use is left out.
+    allocated in `block` and in the blocks inside it. A tensor without a use is left out. Tensors of inner blocks come
+    first.
 
-    Operations are numbered in program order, from `before` on. A tensor that is used inside a loop or branch, but
-    allocated outside, is needed for all of the loop or branch. `places` finds the tensor below views.
+    Operations are numbered in program order; the first of `block` has the number `before`. A tensor that is used inside
+    a loop or branch, but allocated outside, is needed for all of the loop or branch. `places` finds the tensor below
+    views.
     """
     spans: dict[Op, range] = {}
     used: dict[Value, list[Op]] = {}

@@ -7,7 +7,7 @@ from math import prod
 from tilewright.check.block import past_shared_memory
 from tilewright.ir.core import Op, Program
 from tilewright.ir.tensors import RegisterType, TensorType
-from tilewright.lower.gpu.lower import lower_waves, past_shared
+from tilewright.lower.gpu.lower import lower_waves, shared_excess_bytes
 from tilewright.machine import Machine
 
 WITHOUT_SCRATCH = ("mma", "fill", "copy", "map", "view", "alloc")
@@ -15,10 +15,8 @@ WITHOUT_SCRATCH = ("mma", "fill", "copy", "map", "view", "alloc")
 
 
 def shared_overflow(program: Program, machine: Machine, *, roles: bool) -> str:
-    """Return a text that says why a block program needs more shared memory than a workgroup of `machine` has; "" if it
-    fits.
-
-    `roles` says that waves have roles: only then scratch memory of operations counts too.
+    """Return a text that says why a block program needs more shared memory than a workgroup of `machine` has; "" if the
+    program fits. Scratch memory of operations counts only if `roles`: the program is then split into roles of waves.
     """
     if overflow := past_shared_memory(program, machine):
         return overflow.what
@@ -26,16 +24,16 @@ def shared_overflow(program: Program, machine: Machine, *, roles: bool) -> str:
 
 
 def _scratch_overflow(program: Program, machine: Machine) -> str:
-    """Return a text that says how many bytes of shared memory a block program needs with scratch memory; "" if that
-    fits.
+    """Return a text with the number of bytes of shared memory that a block program needs with scratch memory of
+    operations; "" if they fit, or if the machine has no limit.
 
-    Only programs that may not fit are lowered to find out: those whose allocations, and the operands of all operations
-    that may need scratch memory, are too large together.
+    A program is lowered to find out only if it may not fit: its allocations and the upper bound of its scratch memory
+    are too large together.
     """
     limit = machine.spaces["shared"].bytes
     if limit is None or _allocated(program) + _most_scratch(program) <= limit:
         return ""
-    excess = past_shared(lower_waves(program, machine), machine)
+    excess = shared_excess_bytes(lower_waves(program, machine), machine)
     return f"shared memory: {limit + excess} bytes are needed with scratch memory" if excess > 0 else ""
 
 
@@ -46,10 +44,9 @@ def _allocated(program: Program) -> int:
 
 
 def _most_scratch(program: Program) -> int:
-    """Return an upper bound of the scratch memory of a block program, in bytes.
-
-    It is the sum, over all operations that may need scratch memory, of the largest register tensor that each has as an
-    operand: they may not reuse each other's memory.
+    """Return an upper bound of the scratch memory of a block program, in bytes. It is the sum, over all operations that
+    may need scratch memory, of the bytes of the operation's largest register tensor: operations do not reuse scratch
+    memory.
     """
     return sum(max(_register_bytes(op), default=0) for op in program.walk() if op.name not in WITHOUT_SCRATCH)
 

@@ -27,12 +27,12 @@ Iterations = tuple[Expr, Expr]
 
 
 def without_empty_rounds(program: Program) -> None:
-    """Narrow the K loops of a block program, in place: iterations that would only add zeros are dropped.
+    """Narrow the K loops of a block program, in place: iterations that would only add zeros are dropped. An iteration
+    is dropped if an operand tile that all MMAs of the loop use lies out of bounds, so that it is all zeros.
 
-    An iteration is dropped if an operand tile that all MMAs of the loop use lies out of bounds, so that it is all
-    zeros. Only loops of one range with step 1 and without `unroll` are narrowed, and only if they do nothing but load
-    tiles and multiply them. If a narrowed loop is part of a nest of loops with nothing else in them, the nest becomes
-    one loop over several ranges.
+    Only loops of one range with step 1 and without `unroll` are narrowed, and only if they do nothing but load tiles
+    and multiply them. If a narrowed loop is in a nest of loops with nothing else in them, the nest becomes one loop
+    over several ranges.
     """
     makers, roots = program.makers(), _roots(program)
     narrowed: set[Op] = set()
@@ -50,8 +50,8 @@ def without_empty_rounds(program: Program) -> None:
 
 def _join_inner(loop: Op, narrowed: set[Op]) -> None:
     """Turn `loop` and the loops nested in it into one loop over several ranges, in place, if one of them is in
-    `narrowed`. Stop at a loop that contains more than another loop, that has attributes other than its ranges, or whose
-    limits depend on the outer loops. The joint loop is added to `narrowed`.
+    `narrowed`. Stop at a loop that contains more than another loop, that has attributes other than `ranges`, or that
+    has limits which depend on an outer loop. `loop` is added to `narrowed` if it changes.
     """
     while len(loop.blocks) == 1 and len(loop.blocks[0].ops) == 1:
         (inner,) = loop.blocks[0].ops
@@ -67,8 +67,8 @@ def _join_inner(loop: Op, narrowed: set[Op]) -> None:
 
 
 def _narrow(loop: Op, before: Range, after: Range) -> None:
-    """Replace the range `before` of `loop` by `after`, in place; in its body the loop variable of `before` becomes that
-    of `after`.
+    """Replace `before`, the range of `loop`, by the range `after`, in place. In the loop body, the symbol of `after`
+    replaces that of `before`.
     """
     loop.attrs["ranges"] = (after,)
     images = Substitution({before.symbol: after.symbol})
@@ -80,8 +80,9 @@ def _narrow(loop: Op, before: Range, after: Range) -> None:
 
 
 def _only_multiplies(loop: Op, program: Program, roots: Mapping[Value, Value]) -> bool:
-    """True if `loop` has only views, copies, barriers, loops and at least one MMA, and fills by copies only tiles that
-    nothing outside of it uses. `roots` is {value: allocation or argument below its views}.
+    """True if `loop` has one block, with only views, copies, barriers, loops and at least one MMA, and if its copies
+    fill no argument and no tile that an operation outside of `loop` uses. `roots` is {value: allocation or argument
+    below its views}.
     """
     inside = [op for block in loop.blocks for op in walk_block(block)]
     filled = {roots[op.operands[1]] for op in inside if op.name == "copy"}
@@ -93,10 +94,10 @@ def _only_multiplies(loop: Op, program: Program, roots: Mapping[Value, Value]) -
 
 
 def _needed_iterations(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Value, Value]) -> Iterations | None:
-    """Return (first, end), a range of iterations of `loop`; in all others its MMAs multiply a tile that is all zeros.
+    """Return (first, end): in all iterations of `loop` outside of this range, its MMAs multiply a tile that is all
+    zeros. Only tiles that all of its MMAs use count. Return None if no such tile limits the iterations.
 
-    Only tiles that all of its MMAs use count. Return None if no such tile limits the iterations. `makers` is {value:
-    operation that defines it}, `roots` is {value: allocation or argument below its views}.
+    `makers` is {value: operation that defines it}, and `roots` is {value: allocation or argument below its views}.
     """
     inside = list(walk_block(loop.blocks[0]))
     copies: dict[Value, list[Op]] = {}
@@ -117,9 +118,9 @@ def _needed_iterations(loop: Op, makers: Mapping[Value, Op], roots: Mapping[Valu
 
 
 def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Iterations]:
-    """Yield (first, end) for each coordinate of the copy's source that limits the iterations of `loop`: in any other
-    iteration all of its elements are out of bounds, and the tile is all zeros. Nothing is yielded unless the copy fills
-    in 0 out of bounds. `makers` is {value: operation that defines it}.
+    """Yield (first, end) for each coordinate of the copy's source that limits the iterations of `loop`: in an iteration
+    outside of this range, all elements of the source are out of bounds. Nothing is yielded unless the source is a view
+    and the copy fills in 0 for elements out of bounds. `makers` is {value: operation that defines it}.
     """
     view = makers.get(copy.operands[0])
     if copy.attrs.get("otherwise") != 0 or view is None or view.name != "view":
@@ -136,8 +137,8 @@ def _limits(copy: Op, loop: Op, makers: Mapping[Value, Op]) -> Iterator[Iteratio
 
 def _checked_coordinates(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple[Expr, Expr]]:
     """Yield (coordinate, extent) for each coordinate of `view` that needs a bounds check, then for those of the views
-    below it. All coordinates are expressions of the axes of `view` and of loop variables. `makers` is {value: operation
-    that defines it}.
+    below `view`. `extent` is the extent of the dimension in which the coordinate must lie. All coordinates are
+    expressions of the axes of `view` and of loop variables. `makers` is {value: operation that defines it}.
     """
     places = view.attrs["at"]
     yield from ((e, n) for (e, may_leave), n in zip(places, view.operands[0].type.shape, strict=True) if may_leave)
@@ -148,14 +149,14 @@ def _checked_coordinates(view: Op, makers: Mapping[Value, Op]) -> Iterator[tuple
 
 
 def _symbols_of(loop: Op) -> set[Symbol]:
-    """Return the variables of the loops inside `loop`, without its own."""
+    """Return the variables of all loops inside `loop`, without those of `loop` itself."""
     inside = walk_block(loop.blocks[0])
     return {r.symbol for op in inside if op.name == "for" for r in op.attrs["ranges"]}
 
 
 def _roots(program: Program) -> dict[Value, Value]:
-    """Return {value: the allocation or argument below its views} for all results of the program; a value that is no
-    view is mapped to itself.
+    """Return {value: the allocation or argument below its views} for all results of the program. A result that is no
+    view is mapped to itself. Arguments have no entries.
     """
     roots: dict[Value, Value] = {}
     for op in program.walk():

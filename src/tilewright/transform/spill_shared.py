@@ -19,17 +19,17 @@ from tilewright.ir.block import BLOCK
 from tilewright.ir.core import Block, Op, Program, Value, walk_block
 from tilewright.ir.tensors import TensorType
 from tilewright.lower.block.lower import Lowered
-from tilewright.lower.gpu.lower import lower_waves, past_shared
+from tilewright.lower.gpu.lower import lower_waves, shared_excess_bytes
 from tilewright.machine import Machine
 
 
 def spill_to_workspaces(lowered: Lowered, machine: Machine) -> Lowered:
-    """Return the program in `lowered`, and those that run before it, with tensors in shared memory moved to new
-    workspaces in global memory until the rest fits, or until none may be moved.
+    """Return the program in `lowered`, and those that run before it, with tensors moved from shared memory to new
+    workspaces in global memory until the rest fits, or until none may be moved. The programs are changed in place; the
+    workspaces become further arguments.
 
-    Tensors whose size is known only at the call are moved first, in any case; then the largest ones. Nothing is moved
-    in a program that surely fits or has no tasks, or if the machine does not limit shared memory. The programs are
-    changed in place; workspaces become further arguments.
+    Tensors with a size known only at the call are moved first, in any case; then the largest ones. Nothing is moved in
+    a program that surely fits or has no tasks, or if the machine does not limit shared memory.
     """
     before = tuple(spill_to_workspaces(earlier, machine) for earlier in lowered.before)
     moved = replace(lowered, before=before) if before != lowered.before else lowered
@@ -51,7 +51,7 @@ def spill_to_workspaces(lowered: Lowered, machine: Machine) -> Lowered:
     while True:
         workspaces += _move_to_workspaces(program, tasks, chosen)
         program.args = (*arguments, *workspaces, *others)
-        excess_bytes = past_shared(lower_waves(program, machine), machine)
+        excess_bytes = shared_excess_bytes(lower_waves(program, machine), machine)
         if excess_bytes <= 0 or not left:
             break
         chosen = list(_largest(left, excess_bytes))
@@ -65,14 +65,15 @@ def _is_number(e: Expr) -> bool:
 
 
 def _bytes(op: Op) -> int:
-    """Return the number of bytes of the tensor that the `alloc` `op` allocates."""
+    """Return the number of bytes of the tensor that the `alloc` operation `op` allocates. Its size must be constant."""
     kind = op.attrs["type"]
     return int(kind.room()) * int(kind.dtype.numpy.itemsize)
 
 
 def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
-    """Return the `alloc` operations inside `tasks` whose tensors may be moved from shared to global memory, the last
-    ones first: no operands of MMAs or of copies by an atom, no swizzled tensors, and none that lanes hold in registers.
+    """Return the `alloc` operations inside `tasks` that may be moved from shared to global memory, the last ones first.
+    Their tensors are no operands of MMAs or of copies by an atom, have no swizzle, and are not held in registers by
+    lanes.
     """
     chain = Places(program, program.makers())
     in_registers = frames_of(program, chain, machine).tensors
@@ -92,8 +93,8 @@ def _movable(program: Program, tasks: Op, machine: Machine) -> list[Op]:
 
 
 def _may_overflow(allocations: list[Op], machine: Machine) -> bool:
-    """True if the tensors of the `alloc` operations `allocations`, which are all of a program, take more than half of
-    shared memory: with scratch memory of operations, the program may then exceed it.
+    """True if the tensors of `allocations`, all `alloc` operations of a program, take more than half of shared memory:
+    with scratch memory of operations, the program may then exceed shared memory.
     """
     most = machine.spaces["shared"].bytes
     assert most is not None
@@ -101,8 +102,8 @@ def _may_overflow(allocations: list[Op], machine: Machine) -> bool:
 
 
 def _largest(allocations: list[Op], wanted_bytes: int) -> Iterator[Op]:
-    """Yield the largest of `allocations` (`alloc` operations), in decreasing order, until together they have at least
-    `wanted_bytes` bytes.
+    """Yield the largest of `allocations` (`alloc` operations), in decreasing order, until those yielded have
+    `wanted_bytes` bytes together, or none is left.
     """
     for op in sorted(allocations, key=_bytes, reverse=True):
         yield op
@@ -112,8 +113,8 @@ def _largest(allocations: list[Op], wanted_bytes: int) -> Iterator[Op]:
 
 
 def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[Value]:
-    """Replace the allocations `chosen` by views of new tensors in global memory, in place, and return these tensors
-    (new arguments of the program). Each has a part for every task of `tasks`.
+    """Replace the allocations `chosen` by views of new tensors in global memory, in place, and return these tensors,
+    which the caller adds to the program's arguments. Each has a separate part for every task of `tasks`.
     """
     ranges = tasks.attrs["ranges"]
     numbers = tuple((r.symbol - r.lo, False) for r in ranges)
@@ -131,8 +132,8 @@ def _move_to_workspaces(program: Program, tasks: Op, chosen: list[Op]) -> list[V
 
 
 def put_views(program: Program, views: dict[Op, Op]) -> None:
-    """Replace allocations by views in a program, in place: `views` is {`alloc` operation: view}. Types of views and
-    bitcasts of these tensors are inferred again.
+    """Replace allocations by views in a program, in place. `views` is {`alloc` operation: view with the same result}.
+    The types of all views and bitcasts in the program are inferred again.
     """
     _replace((program.body,), views)
     for op in program.walk():

@@ -44,13 +44,12 @@ LOAD, MULTIPLY = "load", "multiply"
 def with_roles(
     program: Program, loads: Mapping[Op, str], stores: Collection[Op], roles: Pipeline, machine: Machine
 ) -> tuple[Program, tuple[str, ...]]:
-    """Return (program, notes): the block program split into a producer role that loads tiles and a consumer role that
-    multiplies them, and texts on copies that waves do element by element. `loads` is {copy from an argument to shared
-    memory: its kind, `ring`, `halo` or `start` (once)}, `stores` are the copies back to arguments, `roles` is the
-    plan's pipeline.
+    """Return (program, notes). The program is `program` split into a producer role that loads tiles and a consumer role
+    that multiplies them. The notes are texts on copies that waves do element by element.
 
-    Raise a ProgramError if shared memory is too small, or if no bulk copy can do one of the loads; a producer of
-    several waves copies these element by element instead.
+    `loads` is {copy from an argument to shared memory: `ring`, `halo` or `start` (once)}, `stores` are the copies back
+    to arguments, and `roles` is the plan's pipeline. Raise a ProgramError if shared memory is too small, or if no bulk
+    copy can do one of the loads; a producer of several waves copies such a load element by element instead.
     """
     with building():
         split = _Split(program, loads, stores, roles, machine).run()
@@ -63,7 +62,7 @@ def with_roles(
 
 @dataclass(eq=False)
 class _Channel:
-    """The tiles that copies of one body fill or empty; the stages of one channel replace them."""
+    """The tiles that copies of one body fill or empty, for which the stages of one channel are substituted."""
 
     copies: list[Op]
     tiles: list[Value]
@@ -74,7 +73,7 @@ class _Channel:
     value: Value | None = None
 
     def uses(self, op: Op, roots: Mapping[Value, Value]) -> bool:
-        """True if `op`, or an operation inside it, uses a tile of this channel. `roots` is {value: tensor below its
+        """True if `op`, or an operation inside `op`, uses a tile of this channel. `roots` is {value: tensor below its
         views}.
         """
         return any(roots.get(v, v) in self.tiles for inner in _within(op) for v in inner.operands)
@@ -115,21 +114,21 @@ class _Split:
         self.b = Builder(BLOCK)
         self.values: dict[Value, Value] = {}
 
-    def _channels(self, copies: Mapping[Op, str], side: int) -> dict[int, list[_Channel]]:
-        """Return {identity of a block: [channels that are filled or emptied in it]}. A channel is a ring of
-        shared-memory stages.
+    def _channels(self, copies: Mapping[Op, str], tile_operand: int) -> dict[int, list[_Channel]]:
+        """Return {identity of a block: channels that `copies` fill or empty in the block}. `copies` is {copy: `ring`,
+        `halo`, `start` or `stored`}. `tile_operand` is the number of a copy's operand that is the tile: 1 for loads, 0
+        for stores.
 
-        `copies` is {copy: its kind}; kinds are `ring`, `halo`, `start` and `stored`. `side` is the number of a copy's
-        operand that is the tile. Tiles first used by the same operation share a channel; with joint stages, all tiles
-        of kind `ring` of a block do. Each tile belongs to one block, the innermost that fills and uses it;
-        `self._bodies` gets these blocks.
+        Tiles that the same operation uses first share a channel; with joint stages, all tiles of kind `ring` of a block
+        do. The block of a tile is the innermost one that both fills and uses it. These blocks are added to
+        `self._bodies`, {identity: block}.
         """
         channels_of: dict[int, dict[Op, _Channel]] = {}
-        for tile in dict.fromkeys(self.roots[op.operands[side]] for op in self.program.walk() if op in copies):
+        for tile in dict.fromkeys(self.roots[op.operands[tile_operand]] for op in self.program.walk() if op in copies):
             body = self._body(tile)
             self._bodies[id(body)] = body
             users = [op for op in body.ops if self._touches(op, tile) and op.name != "view"]
-            copies_of_tile = {op: kind for op, kind in copies.items() if self.roots[op.operands[side]] is tile}
+            copies_of_tile = {op: kind for op, kind in copies.items() if self.roots[op.operands[tile_operand]] is tile}
             copies_in_body = [op for op in users if not copies_of_tile.keys().isdisjoint(_within(op))]
             first = next(op for op in users if op not in copies_in_body)
             kind = next(iter(copies_of_tile.values()))
@@ -146,18 +145,18 @@ class _Split:
         return {body: list(dict.fromkeys(channels.values())) for body, channels in channels_of.items()}
 
     def _touches(self, op: Op, tile: Value) -> bool:
-        """True if `op`, or an operation inside it, uses `tile`, directly or through views."""
+        """True if `op`, or an operation inside `op`, uses `tile`, directly or through views."""
         return any(self.roots.get(v, v) is tile for inner in _within(op) for v in inner.operands)
 
     def _is_once(self, op: Op) -> bool:
-        """True if `op` is one of the fills before the first task, which run once, or makes a value that one of these
-        fills uses.
+        """True if `op` is a fill before the first task, or if such a fill uses a result of `op`: these operations run
+        once.
         """
         return op in self.once or any(not self.once.isdisjoint(_users(self.program.body, r)) for r in op.results)
 
     def _body(self, tile: Value) -> Block:
-        """Return the innermost block in which `tile` is both filled and used: each time it runs, one stage is filled
-        and emptied.
+        """Return the innermost block in which `tile` is both filled and used: each time this block runs, one stage is
+        filled and emptied.
         """
         block = self.program.body
         while True:
@@ -168,7 +167,7 @@ class _Split:
             (block,) = inside
 
     def run(self) -> Program:
-        """Return a new program with two roles made from the program: one that loads, one that multiplies. Channels of
+        """Return a new program, made from `self.program`, with a loading role and a multiplying role. Channels of
         stages replace the tiles between them.
         """
         for arg in self.program.args:
@@ -190,8 +189,8 @@ class _Split:
         return program
 
     def _open_channel(self, channel: _Channel, producer: str) -> None:
-        """Emit the shared memory of a channel's stages, and the `channel` operation itself, which becomes
-        `channel.value`. `producer` is the name of the role that fills the stages; the multiplying role empties them.
+        """Emit the shared memory of a channel's stages, and the `channel` operation, and set `channel.value` to its
+        result. `producer` is the name of the role that fills the stages; the multiplying role empties them.
         """
         rings = []
         for tile in channel.tiles:
@@ -207,8 +206,8 @@ class _Split:
         channel.value = self.b.emit("channel", rings, attrs, names=(f"{name}_{count}",)).result
 
     def _fill_stages(self, tile: Value, ring: Value) -> None:
-        """Emit the fills of `tile` that the program does before the first task, for all stages at once in `ring`, the
-        tensor of stages that replaces the tile. Raise a ProgramError if a fill is not to a view of the tile.
+        """Emit, for all stages at once, the fills of `tile` that the program does before the first task. `ring` is the
+        tensor of stages that replaces the tile. Raise a ProgramError if such a fill is not to a view of the tile.
         """
         for op in (op for op in self.program.body.ops if op in self.once and self.roots[op.operands[0]] is tile):
             (filled_part,) = op.operands
@@ -222,8 +221,8 @@ class _Split:
 
     def _stage_strides(self, tile: TensorType) -> tuple[Expr, ...] | None:
         """Return the strides, in elements, of a tensor of stages that each have the type `tile`: first the size of a
-        stage, rounded up to the alignment of shared memory, then the tile's own strides. Return None if stages are
-        packed, because the tile has no explicit strides and no swizzle that needs alignment.
+        stage, rounded up to the alignment of shared memory, then the strides of `tile`. Return None if the tensor can
+        be packed: `tile` has no explicit strides and no swizzle that needs the alignment.
         """
         steps = tile.steps
         size = int(tile.shape[0] * steps[0]) * tile.dtype.bits // 8
@@ -235,7 +234,7 @@ class _Split:
     # -- the role that loads ------------------------------------------------------------------------------
 
     def _emit_loading(self, block: Block) -> None:
-        """Emit `block` for the loading role: its loads, the views and loops that they need, and `acquire` and `commit`
+        """Emit `block` for the loading role: the loads, the views and loops that they need, and `acquire` and `commit`
         of the stages that they fill. Raise a ProgramError for a load inside a `while`.
         """
         channels = self.filled.get(id(block), [])
@@ -249,7 +248,9 @@ class _Split:
                 self._clone_remapped(op)
             elif any(inner in self.loads for b in op.blocks for inner in walk_block(b)):
                 if op.name == "while":
-                    raise ProgramError("what a loop loads is not known ahead where data say when it ends")
+                    raise ProgramError(
+                        "a load inside `while` cannot be issued ahead, because data decide when the loop ends"
+                    )
                 self._clone_remapped(op, self._emit_loading)
             elif op.name in ("view", "let") and (op.name == "let" or op.result in needed):
                 self._clone_remapped(op)
@@ -258,7 +259,9 @@ class _Split:
                     self._emit_handover("commit", channel)
 
     def _needed(self, block: Block) -> set[Value]:
-        """Return the values in `block` that the loads inside it use, directly or to define their operands."""
+        """Return the values that the loads in `block` need: their operands, and the operands of the operations in
+        `block` that define these, directly or indirectly.
+        """
         needed = {v for op in walk_block(block) if op in self.loads for v in op.operands}
         for op in reversed(list(walk_block(block))):
             if needed.intersection(op.results):
@@ -268,9 +271,9 @@ class _Split:
     # -- the role that multiplies -------------------------------------------------------------------------
 
     def _emit_multiplying(self, block: Block) -> None:
-        """Emit `block` for the multiplying role: its operations without the loads, with `wait` and `release` of the
-        loaded stages, and `acquire` and `commit` of the stages for results. Barriers that channels make needless are
-        left out.
+        """Emit `block` for the multiplying role: the operations other than loads, with `wait` and `release` of the
+        loaded stages, and `acquire` and `commit` of the stages for results. A barrier is left out if the operation
+        before it uses no shared memory but tiles, which channels synchronise.
         """
         filled, emptied = self.filled.get(id(block), []), self.emptied.get(id(block), [])
         users = {channel: self._users(channel, block) for channel in (*filled, *emptied)}
@@ -302,9 +305,9 @@ class _Split:
                     self._emit_handover("release", channel)
 
     def _emit_pingpong(self, op: Op) -> None:
-        """Emit the `tasks` operation `op` as ping-pong, where halves of the waves take tasks in turn, with two blocks.
-        The first goes up to the last use of loaded tiles. The second, the end of a task, runs at the same time as the
-        other half's first block, and has the channels for results.
+        """Emit the `tasks` operation `op` as ping-pong, where halves of the waves take tasks in turn. It has two
+        blocks: the first goes up to the last use of loaded tiles, and the second is the rest of the task. The second
+        one runs at the same time as the other half's first block, and has the channels for results.
         """
         (body,) = op.blocks
         filled = list(_all_channels(self.filled))
@@ -324,19 +327,21 @@ class _Split:
         self.b.emit("tasks", (), {**op.attrs, "overlap": "pingpong"}, blocks=(first, second), loc=op.loc)
 
     def _is_loading(self, op: Op) -> bool:
-        """True if `op`, or what is inside it, has loads and nothing else (views, `let`, barriers and loops aside)."""
+        """True if `op` and the operations inside it include a load, and otherwise only views, `let`, barriers and `for`
+        loops.
+        """
         inner = [x for x in _within(op) if x.name not in ("view", "let", "barrier", "for")]
         return bool(inner) and all(x in self.loads for x in inner)
 
     def _users(self, channel: _Channel, block: Block) -> list[Op]:
-        """Return the operations of `block` that use the channel's tiles, directly or inside, except those that only
-        load.
+        """Return the operations of `block`, in order, that use a tile of the channel, directly or inside their blocks,
+        except those that only load.
         """
         return [op for op in block.ops if not self._is_loading(op) and channel.uses(op, self.roots)]
 
     def _views_again(self, channel: _Channel, block: Block, end: Op) -> None:
-        """Emit again the views of a channel's tiles that precede the operation `end` in `block`: they are now views of
-        the stage that was just taken.
+        """Emit again, for the stage that was just taken, the views of a channel's tiles that come before the operation
+        `end` in `block`.
         """
         for op in block.ops[: block.ops.index(end)]:
             if op.name == "view" and self.roots.get(op.result) in channel.tiles:
@@ -345,8 +350,8 @@ class _Split:
     # -- both ---------------------------------------------------------------------------------------------
 
     def _take_stage(self, name: str, channel: _Channel) -> None:
-        """Emit `acquire` or `wait` (`name` is that word) of a channel. From here on the channel's tiles stand for the
-        memory of the stage that it gives.
+        """Emit the operation `name`, "acquire" or "wait", of a channel. In operations emitted from here on, the memory
+        of the stage replaces the channel's tiles.
         """
         assert channel.value is not None
         names = [f"{t.name}_{'free' if name == 'acquire' else 'ready'}" for t in channel.tiles]
@@ -354,14 +359,14 @@ class _Split:
         self.values |= zip(channel.tiles, op.results, strict=True)
 
     def _emit_handover(self, name: str, channel: _Channel) -> None:
-        """Emit `commit` or `release` (`name` is that word) of the channel's current stage."""
+        """Emit the operation `name`, "commit" or "release", of the channel's current stage."""
         assert channel.value is not None
         self.b.emit(name, (channel.value,))
 
     def _clone_remapped(self, op: Op, inside: Callable[[Block], None] | None = None) -> None:
-        """Emit a clone of `op`, with its operands replaced by what stands for them in the current role; its results
-        stand for those of `op` from here on. `inside(block)` emits each block of `op`; with None the clone has no
-        blocks.
+        """Emit a clone of `op`, with operands replaced by their values in the current role (`self.values`), and record
+        its results there. `inside(block)` is called for each block of `op`, and emits the clone's block. If `inside` is
+        None, the clone has no blocks.
         """
         blocks = []
         for block in op.blocks if inside is not None else ():
@@ -376,11 +381,10 @@ class _Split:
 
 
 def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) -> tuple[str, ...]:
-    """Name a bulk copy atom, in place, on each copy to or from a stage of a channel, if the machine has an atom that
-    can do the copy.
+    """Set the attribute `by`, in place, of each copy to or from a stage of a channel to a bulk copy atom of the machine
+    that can do the copy. Copies that have the attribute already, and copies to or from registers, are skipped.
 
-    A channel is a ring of shared-memory stages. Copies that name an atom already, and copies to or from registers, are
-    skipped. Return a tuple of notes, one for each copy that no atom can do, with the reasons. If `required`, raise a
+    Return notes, one for each copy that no atom can do, with the reasons; equal notes come once. If `required`, raise a
     ProgramError for a copy into shared memory that no atom can do.
     """
     makers, notes = program.makers(), []
@@ -422,13 +426,13 @@ def _assign_copy_atoms(program: Program, machine: Machine, *, required: bool) ->
 
 
 def _all_channels(channels_of_body: Mapping[int, list[_Channel]]) -> Iterator[_Channel]:
-    """Yield all channels in `channels_of_body`, {identity of a block: its channels}."""
+    """Yield all channels in `channels_of_body`, {identity of a block: its channels}, block by block."""
     for channels in channels_of_body.values():
         yield from channels
 
 
 def _drop_unused_views(program: Program) -> None:
-    """Delete, in place, the views whose result no operation uses, also views that only such views use."""
+    """Delete, in place, the views that no operation uses, directly or through other views."""
     used: set[Value] = set()
 
     def drop_in(block: Block) -> None:
@@ -452,8 +456,8 @@ def _role_attrs(name: str, waves: int, registers: int) -> dict[str, object]:
 
 
 def _roots(program: Program) -> dict[Value, Value]:
-    """Return {value: the allocation or argument below its views and bitcasts} for all results of the program; any other
-    value is mapped to itself.
+    """Return {value: the allocation or argument below its views and bitcasts} for all results of the program. Any other
+    result is mapped to itself. Arguments have no entries.
     """
     roots: dict[Value, Value] = {}
     for op in program.walk():

@@ -18,13 +18,13 @@ MOST = 1 << 16
 
 
 def tabulated(low: LoopLowering, where: TensorAddress, lane: Symbol | None) -> TensorAddress:
-    """Return the address `where` with its divisions replaced by a look-up in a constant table, which is emitted.
-    Example: 1000*(u//14) + u%14 + l -> table[u] + l. An index out of bounds has the entry -1, which becomes the
-    address's bounds check.
+    """Return the address `where` with its divisions replaced by a look-up in a constant table; the look-up is emitted.
+    Example: 1000*(u//14) + u%14 + l -> table[u] + l. An index out of bounds has the entry -1, and the bounds check of
+    the result is that the entry is at least 0.
 
     Return `where` itself if it has no divisions, or if its divisions have several dividends. The one dividend u must
-    lie in 0..65535, must not depend on open sizes alone, and must not have the symbol `lane` of the vector's lanes;
-    bounds checks must depend on u alone. Otherwise return `where` itself, too.
+    lie in 0..65535, must not depend on open sizes alone, and must not have the symbol `lane` of the vector's lanes.
+    Bounds checks must depend on u alone. Return `where` itself if one of these conditions fails.
     """
     if not has_division(where.offset) and not any(has_division(c) for c in where.conditions):
         return where

@@ -18,8 +18,8 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 def cloned(low: LoopLowering, ops: list[Op], meanings: Mapping[Symbol, Expr]) -> list[Op]:
     """Return clones of the loop operations `ops`, with symbols replaced by `meanings`. Each clone has new results, new
-    loop variables and new symbols for numbers read at run time. Operations that never run are left out, and an `if`
-    with a constant condition is replaced by the branch taken.
+    loop variables and new symbols for numbers read at run time. Operations that never run are left out. An `if` with a
+    constant condition is replaced by the operations of the branch that is taken.
     """
     return _Clone(low, dict(meanings)).ops(ops)
 
@@ -41,8 +41,8 @@ class _Clone:
 
     def op(self, op: Op) -> list[Op]:
         """Return the operations that replace `op`, and record the clones of its results. Usually it is one clone, with
-        its blocks cloned too. An `if` whose condition becomes constant is replaced by the clones of the branch taken. A
-        loop, store or atomic that never runs gives []; a load that is always out of bounds becomes a `fill`.
+        cloned blocks. An `if` with a condition that becomes constant is replaced by the clones of the branch that is
+        taken. A loop, store or atomic that never runs gives []. A load that is always out of bounds becomes a `fill`.
         """
         if op.name == "if":
             when = self.images(op.attrs["when"])
@@ -73,7 +73,7 @@ class _Clone:
 
     def attributes(self, op: Op) -> dict[str, Any] | None:
         """Return the attributes of `op` with symbols replaced; None if `op` is a loop without iterations. The variables
-        of its loops, and a symbol for a number that it reads, are replaced by new symbols, here and in clones made
+        of a loop, and the symbol for a number that `op` reads, become new symbols; these are recorded for clones made
         later.
         """
         attributes: dict[str, Any] = {}
@@ -112,5 +112,5 @@ class _Clone:
 
 
 def _is_empty(loop: Any) -> bool:
-    """True if both limits of the loop range `loop` are constants, and the upper one is not above the lower one."""
+    """True if both limits of the loop range `loop` are constants, and the range has no values."""
     return isinstance(loop.lo, Const) and isinstance(loop.hi, Const) and loop.hi.value <= loop.lo.value

@@ -28,12 +28,12 @@ MOST = 4096
 
 
 def for_(low: LoopLowering, op: Op) -> None:
-    """Lower a `for` loop on a CPU.
+    """Lower a `for` loop on a CPU. With `overlap defer`, the end (second block) of an iteration is interleaved with the
+    next iteration if `can_defer` allows it. With `unroll` and constant limits, the loop is unrolled. Otherwise emit
+    nested loops; the iterations that `peel` counts are emitted outside of the innermost loop.
 
-    With `overlap defer`, the end (second block) of an iteration is interleaved with the next iteration, unless it is
-    too large or reads register tensors in memory. With `unroll` and constant limits the loop is unrolled. Otherwise
-    emit nested loops, with the iterations that `peel` names peeled. Emit nothing if the loop has no iteration for any
-    value of the open sizes (known only at the call).
+    Emit nothing if the loop has no iteration for any value of the open sizes (known only at the call). Raise a
+    ProgramError for more than 4096 unrolled iterations.
     """
     if low.open and any((low.expr(r.hi) - low.expr(r.lo)).hi <= 0 for r in op.attrs["ranges"]):
         return
@@ -48,10 +48,9 @@ def for_(low: LoopLowering, op: Op) -> None:
 
 
 def _peel_counts(low: LoopLowering, op: Op) -> tuple[int, ...]:
-    """Return (first, last), the numbers of iterations to peel at both ends, from the loop's attribute `peel`; () if it
-    has none.
-
-    `peel` has one or two numbers from 0 to 4096, else raise a ProgramError: [2] -> (2, 0), [1, 3] -> (1, 3).
+    """Return (first, last), the numbers of iterations to peel at the start and at the end, from the loop's attribute
+    `peel`: [2] -> (2, 0), [1, 3] -> (1, 3). Return () if the loop has no such attribute. Raise a ProgramError unless
+    `peel` has one or two numbers from 0 to 4096.
     """
     if "peel" not in op.attrs:
         return ()
@@ -73,8 +72,8 @@ def _range_length(values: range) -> int:
 
 
 def lower_blocks(low: LoopLowering, op: Op) -> None:
-    """Lower all blocks of `op`, one after the other, into the block being written. Afterwards all symbols mean what
-    they meant before.
+    """Lower all blocks of `op`, one after the other, into the block being written. Afterwards `low.meaning` is as
+    before.
     """
     before = low.meaning
     for block in op.blocks:
@@ -83,11 +82,9 @@ def lower_blocks(low: LoopLowering, op: Op) -> None:
 
 
 def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None:
-    """Emit the iterations of the loop `op` one after the other, without a loop. `ranges` are its ranges; their limits
-    must be constants.
-
-    Of several iterations, the body is lowered once and cloned for each. Raise a ProgramError for more than 4096
-    iterations.
+    """Emit the iterations of the loop `op` one after the other, without a loop. `ranges` are the ranges of `op`; their
+    limits must be constants. Raise a ProgramError for more than 4096 iterations. If there are several, the body is
+    lowered once and cloned for each.
     """
     limits = [range(int(low.expr(r.lo)), int(low.expr(r.hi)), r.step) for r in ranges]
     count = prod(map(_range_length, limits))
@@ -111,9 +108,11 @@ def _emit_unrolled(low: LoopLowering, op: Op, ranges: tuple[Range, ...]) -> None
 
 
 def _emit_nest(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, ...]) -> None:
-    """Emit nested loops over `ranges` around the body of `op`. `peel` is (number of first iterations, number of last
-    iterations) that are emitted outside of the innermost loop, or () for none. Peeling needs constant limits, or, in a
-    program with open sizes (known only at the call), step 1; otherwise it is ignored.
+    """Emit nested loops over `ranges` around the body of `op`. `peel` is (first, last): the numbers of iterations at
+    the start and at the end that are emitted outside of the innermost loop; () for none.
+
+    Peeling needs constant limits, or, in a program with open sizes (known only at the call), step 1; otherwise `peel`
+    is ignored.
     """
     if not ranges:
         lower_blocks(low, op)
@@ -140,9 +139,11 @@ def _emit_nest(low: LoopLowering, op: Op, ranges: list[Range], peel: tuple[int, 
 
 
 def _emit_peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: tuple[int, ...]) -> None:
-    """Emit the body of `op` over range `r`, from `lo` to `hi`, where these limits depend on open sizes (known only at
-    the call). `peel` is (first, last). Each of the `first` iterations is emitted on its own, under the condition that
-    it exists. Then come a loop without the first and last iterations, and a second loop for the `last` ones.
+    """Emit the body of `op` over the range `r`, from `lo` to `hi`, if these limits depend on open sizes (known only at
+    the call). `peel` is (first, last), the numbers of iterations to peel.
+
+    Each of the first iterations is emitted under the condition that it exists. Then come a loop over the iterations
+    between, and a second loop over the last ones.
     """
     first, last = peel
     if has_division(hi):  # a symbol with a definition: proofs know its distance from the dividend
@@ -161,8 +162,8 @@ def _emit_peeled(low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, peel: 
 
 
 def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, rest: list[Range]) -> None:
-    """Emit one iteration of the loop `op`: its body with the loop symbol `variable` replaced by `value`, inside loops
-    over the ranges in `rest`.
+    """Emit one iteration of the loop `op`: loops over the ranges in `rest`, and inside them the body of `op`, with the
+    loop symbol `variable` replaced by `value`.
     """
     with low.means({variable: value}):
         _emit_nest(low, op, rest, ())
@@ -171,9 +172,9 @@ def _emit_iteration(low: LoopLowering, op: Op, variable: Symbol, value: Expr, re
 def _emit_loop(
     low: LoopLowering, op: Op, r: Range, lo: Expr, hi: Expr, rest: list[Range], peel: tuple[int, ...]
 ) -> None:
-    """Emit a loop over range `r`, from `lo` to `hi`, and inside it nested loops over the ranges in `rest` around the
-    body of `op`. `peel` is (first, last) iterations to peel from the innermost of `rest`, or (). Nothing is emitted if
-    constant limits leave no iteration.
+    """Emit a loop over the range `r`, from `lo` to `hi` (exclusive), and inside it nested loops over the ranges in
+    `rest` around the body of `op`. `peel` is (first, last), the numbers of iterations to peel from the innermost of
+    `rest`; () for none. Nothing is emitted if constant limits leave no iteration.
     """
     if isinstance(lo, Const) and isinstance(hi, Const) and hi.value <= lo.value:
         return
@@ -201,9 +202,9 @@ def tasks(low: LoopLowering, op: Op) -> None:
 
 
 def if_(low: LoopLowering, op: Op) -> None:
-    """Lower `if` on a CPU: emit an `if` with both blocks lowered. A constant condition emits only the operations of the
-    block that is taken, without an `if`. Inside a branch, open sizes (known only at the call) get the range that the
-    condition leaves them.
+    """Lower `if` on a CPU: emit an `if` with the lowered blocks. If the condition is constant, emit only the operations
+    of the block that is taken, without an `if`. Inside a block, open sizes (known only at the call) get the range that
+    the condition leaves them.
     """
     when = low.expr(op.attrs["when"])
     before = low.meaning
@@ -227,9 +228,10 @@ def if_(low: LoopLowering, op: Op) -> None:
 
 def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
     """Narrow the range of an open size (known only at the call) by `fact`, an expression that is at least 0 in the
-    current branch. Example: W//14 - 1 >= 0 means that W is at least 14. Emit a `let` of a new symbol with that range,
-    which stands for the size from here on. Do nothing unless `fact` bounds one open size alone, and more tightly than
-    before.
+    current branch. Example: W//14 - 1 >= 0 means that W is at least 14.
+
+    Emit a `let` of a new symbol with the narrowed range; `low.expr` replaces the size by this symbol from here on. Do
+    nothing unless `fact` bounds one open size alone, and more tightly than before.
     """
     constant, terms = linear(fact)
     if len(terms) != 1 or terms[0][1] != 1:
@@ -246,8 +248,8 @@ def _narrow_open_size(low: LoopLowering, fact: Expr) -> None:
 
 
 def while_(low: LoopLowering, op: Op) -> None:
-    """Lower `while` on a CPU: emit a loop that runs as long as the number in its operand, in a register or in memory,
-    is not zero. The number is read before the loop and at the end of each iteration.
+    """Lower `while` on a CPU: emit a loop that runs as long as the operand, one number in a register or in memory, is
+    not zero. The number is read before the loop and at the end of each iteration.
     """
     flag = low.handles[op.operands[0]]
     register = low.register(i64)
@@ -282,7 +284,7 @@ def edge(low: LoopLowering, op: Op) -> None:
 
 def channel(low: LoopLowering, op: Op) -> None:
     """Lower `channel` (a ring of stages in memory) on a CPU: emit two counters that start at 0, for the stages acquired
-    and the stages waited for so far. They are recorded as the channel's lowered form.
+    and the stages waited for so far. Record them in `low.handles` as (`op`, {"acquire" or "wait": counter register}).
     """
     counters = {}
     for side in ("acquire", "wait"):
@@ -292,8 +294,9 @@ def channel(low: LoopLowering, op: Op) -> None:
 
 
 def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
-    """Bind the results of `op`, an `acquire` or a `wait` (`side` is that word), to the memory of the next stage of its
-    channel: counter modulo number of stages. Emit the read of that side's counter, and its increment.
+    """Bind the results of `op` to the memory of the next stage of a channel, operand 0: stage number counter modulo
+    number of stages. `side` is the name of `op`, "acquire" or "wait"; each has a counter. Emit the read of the counter
+    and its increment.
     """
     handle: Any = low.handles[op.operands[0]]
     channel_op, counters = handle
@@ -316,15 +319,15 @@ def _take_stage(low: LoopLowering, op: Op, side: str) -> None:
 
 
 def acquire(low: LoopLowering, op: Op) -> None:
-    """Lower `acquire` on a CPU: bind its results to the memory of the stage that is filled next, and emit the increment
-    of the channel's counter. One worker fills and reads all stages, so nothing is waited for.
+    """Lower `acquire` on a CPU: bind the results of `op` to the memory of the stage that is filled next, and emit the
+    increment of the channel's counter. One worker fills and reads all stages, so nothing is waited for.
     """
     _take_stage(low, op, "acquire")
 
 
 def wait(low: LoopLowering, op: Op) -> None:
-    """Lower `wait` on a CPU: bind its results to the memory of the stage that is read next, and emit the increment of
-    the channel's counter. One worker fills and reads all stages, so nothing is waited for.
+    """Lower `wait` on a CPU: bind the results of `op` to the memory of the stage that is read next, and emit the
+    increment of the channel's counter. One worker fills and reads all stages, so nothing is waited for.
     """
     _take_stage(low, op, "wait")
 

@@ -33,8 +33,8 @@ ELEMENTS = 1 << 16
 
 def lower_deferred(low: LoopLowering, op: Op) -> None:
     """Lower the loop `op` with `overlap defer`: the end (second block) of each iteration is interleaved with the body
-    (first block) of the next iteration. The end of the last iteration follows the loop. In the first iteration there is
-    no end to do: a flag disables its stores.
+    (first block) of the next iteration. The end of the last iteration is emitted after the loop. In the first
+    iteration, a flag disables the stores of the end, because no iteration precedes it.
     """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
@@ -88,7 +88,7 @@ def lower_deferred(low: LoopLowering, op: Op) -> None:
         low.blocks[-1].ops += last_ends[0].ops
 
     nest(ranges, {})
-    if all(_has_rounds(lo, hi) for lo, hi in limits):
+    if all(_has_iteration(lo, hi) for lo, hi in limits):
         emit_last_end()
     else:  # there may have been no iteration
         started = symbol(low.fresh("begun"), 0, 1)
@@ -97,18 +97,16 @@ def lower_deferred(low: LoopLowering, op: Op) -> None:
             emit_last_end()
 
 
-def _has_rounds(lo: Expr, hi: Expr) -> bool:
-    """True if a loop from `lo` to `hi` is proved to have at least one iteration. If `hi` is a minimum, each of its
-    arguments is tested.
-    """
+def _has_iteration(lo: Expr, hi: Expr) -> bool:
+    """True if a loop from `lo` to `hi` (exclusive) is proved to have at least one iteration."""
     ends = hi.args if isinstance(hi, Min) else (hi,)
     return all(is_nonneg(end - lo - 1) for end in ends)
 
 
 def can_defer(low: LoopLowering, op: Op) -> bool:
-    """True if the end (second block) of the loop `op` can be interleaved with the next iteration. No tensor that it
-    uses may have more than 65536 elements. Register tensors from outside the end must be in vector or tile registers:
-    one in memory would need a copy.
+    """True if the end (second block) of the loop `op` can be interleaved with the next iteration. Tensors that the end
+    uses must have at most 65536 elements. Register tensors from outside the end must be in vector or tile registers,
+    not in scratch memory.
     """
     steps = [inner for inner in walk_block(op.blocks[1]) if inner.name != "view"]  # views take no instructions
     if any(_elements(low, value) > ELEMENTS for inner in steps for value in inner.operands):
@@ -126,8 +124,8 @@ def can_defer(low: LoopLowering, op: Op) -> bool:
 
 
 def _elements(low: LoopLowering, value: Value) -> float:
-    """Return the largest number of elements that the tensor `value` can have; open sizes (known only at the call) count
-    with their upper bounds.
+    """Return the largest number of elements that the tensor `value` can have, with the upper bounds of open sizes
+    (known only at the call); infinity if a size has no upper bound.
     """
     return prod(low.expr(e).hi for e in getattr(value.type, "shape", ()))
 
@@ -157,11 +155,12 @@ def _guard_stores(end: Block, begun: Symbol) -> None:
 
 
 def woven(target: Block, main: Block, end: Block) -> None:
-    """Append the operations of `main` to `target`, interleaved with those of `end`; the order within each is kept.
+    """Append the operations of the blocks `main` and `end` to `target`, interleaved; the order within `end` is kept.
+    Fills of registers in `main` move down to just before the first use of the register.
 
-    The end is spread over the first 75 % of `main`, and is complete before the first loop or branch in it. An operation
-    of `end` that reads a register comes before the operation of `main` that overwrites it. Fills of registers in `main`
-    move down to their first use.
+    The operations of `end` are spread over the first 75 % of `main`, and all come before the first loop or branch in
+    `main`. An operation of `end` that reads a register as an operand comes before the operation of `main` that
+    overwrites the register. Reads inside the blocks of such an operation are not considered.
     """
     ordered = _sink_fills(main.ops)
     reads: dict[Value, int] = {}
@@ -186,9 +185,7 @@ def woven(target: Block, main: Block, end: Block) -> None:
 
 
 def _registers_read(op: Op) -> list[Value]:
-    """Return the registers that the loop operation `op` itself reads; operations inside its blocks are not
-    looked at.
-    """
+    """Return the registers that the loop operation `op` reads. Operations inside its blocks are not counted."""
     match op.name:
         case "store":
             operands = op.operands[:1]
@@ -212,7 +209,8 @@ def _registers_written(op: Op) -> list[Value]:
 
 def _sink_fills(ops: list[Op]) -> list[Op]:
     """Return `ops` with each `fill` of a register moved down to just before the first operation that uses the register;
-    fills of unused registers come last.
+    fills of unused registers come last. If a register is filled again before its first use, the earlier fill is
+    dropped.
     """
     waiting: dict[Value, Op] = {}
     ordered: list[Op] = []

@@ -30,7 +30,8 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 def fill(low: LoopLowering, op: Op) -> None:
     """Lower `fill` on a CPU: emit code that sets every element of the target tensor to the attribute `value`. Tile
-    registers can only be set to zero; another number is written to memory and loaded from there.
+    registers can only be set to zero; any other number is stored to scratch memory, and the tile registers are loaded
+    from there.
     """
     target = low.handles[op.operands[0]]
     if isinstance(target, Tiles) and op.attrs["value"] != 0:  # only zero has an instruction of its own
@@ -47,9 +48,9 @@ def fill(low: LoopLowering, op: Op) -> None:
 
 
 def copy(low: LoopLowering, op: Op) -> None:
-    """Lower `copy` on a CPU: emit code that copies all elements of the source to the target; source elements out of
-    bounds are the attribute `otherwise`. Stores bypass the caches if the attribute `stream`, or the copy atom named by
-    `by`, says so.
+    """Lower `copy` on a CPU: emit code that copies all elements of the source to the target. Source elements out of
+    bounds become the attribute `otherwise`. Stores bypass the caches if the attribute `stream` is not 0, or if the copy
+    atom in the attribute `by` has the hint `stream`.
     """
     source, target = (low.handles[v] for v in op.operands)
     stream, answer = op.attrs.get("stream"), low.answer(op)
@@ -74,8 +75,8 @@ def copy(low: LoopLowering, op: Op) -> None:
 
 
 def map_(low: LoopLowering, op: Op) -> None:
-    """Lower `map` on a CPU: emit loops that compute the formula for each element. Operands in tile registers go through
-    memory.
+    """Lower `map` on a CPU: emit loops that compute the formula for each element. Operands in tile registers are copied
+    to scratch memory first, and a result for tile registers is copied from there.
     """
     target = low.handles[op.operands[0]]
     result = low.scratch(target.dtype, target.shape, "tile") if isinstance(target, Tiles) else target
@@ -86,8 +87,8 @@ def map_(low: LoopLowering, op: Op) -> None:
 
 
 def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) -> ElementwiseJob:
-    """Return the ElementwiseJob (formula, target, sources, shape) that the map `op` is. `handles` are its lowered
-    operands, the result first; None: those that the lowering has recorded. Nothing is emitted.
+    """Return the ElementwiseJob (shape, formula, target, sources) of the map `op`. `handles` are its operands as
+    vectors or memory, the result first; None stands for those in `low.handles`. Nothing is emitted.
     """
     handles = [low.handles[v] for v in op.operands] if handles is None else handles
     return ElementwiseJob(
@@ -103,16 +104,16 @@ def job_of_map(low: LoopLowering, op: Op, handles: Sequence[Any] | None = None) 
 
 
 def _renamed(low: LoopLowering, axis: Symbol) -> Symbol:
-    """Return the symbol of the loop program that stands for `axis`, an axis symbol in a formula of the block program;
-    `axis` itself if it has no other symbol.
+    """Return the symbol that `low.expr` gives for `axis`, an axis symbol in a formula of the block program. Return
+    `axis` itself if the result is no symbol.
     """
     image = low.expr(axis)
     return image if isinstance(image, Symbol) else axis
 
 
 def broadcast(low: LoopLowering, op: Op) -> None:
-    """Lower `broadcast` on a CPU: emit loops that copy the source to every index of the target along dimension `along`,
-    which the source lacks.
+    """Lower `broadcast` on a CPU: emit loops that copy the source to the target, once for each index along the target's
+    dimension `along`. The source lacks this dimension.
     """
     source, target = (_without_tiles(low, low.handles[v]) for v in op.operands)
     along = op.attrs["along"]
@@ -130,15 +131,15 @@ def broadcast(low: LoopLowering, op: Op) -> None:
 
 
 def _job_operand(handle: Any) -> At | Vectors:
-    """Return the lowered tensor `handle` as an operand of an ElementwiseJob: vector registers (`Vectors`) unchanged,
-    memory as a function from coordinates to an address.
+    """Return the tensor `handle` as an operand of an ElementwiseJob: vector registers (`Vectors`) unchanged, memory as
+    a function from coordinates to an address.
     """
     return handle if isinstance(handle, Vectors) else handle.at
 
 
 def _without_tiles(low: LoopLowering, handle: Any) -> Any:
-    """Return `handle`, a lowered tensor; if it is in tile registers, emit its copy to scratch memory, where single
-    elements have addresses, and return that memory.
+    """Return the tensor `handle` unchanged if it is in memory or in vector registers. If it is in tile registers, emit
+    its copy to scratch memory, where single elements have addresses, and return that memory.
     """
     if not isinstance(handle, Tiles):
         return handle
@@ -148,8 +149,8 @@ def _without_tiles(low: LoopLowering, handle: Any) -> Any:
 
 
 def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
-    """Return the lowered tensor `handle` in memory: itself if it is there already. If it is in registers, emit its copy
-    to new scratch memory and return that.
+    """Return the tensor `handle` unchanged if it is in memory. If it is in registers, emit its copy to new scratch
+    memory and return that memory.
     """
     if isinstance(handle, PlacedMemory | PlacedView):
         return handle
@@ -162,8 +163,8 @@ def in_memory(low: LoopLowering, handle: Any) -> PlacedMemory | PlacedView:
 
 
 def from_memory(low: LoopLowering, memory: PlacedMemory | PlacedView, target: Any) -> None:
-    """Emit the copy of the tensor `memory` to the lowered tensor `target`, in memory or registers. Emit nothing if they
-    are the same object.
+    """Emit the copy of the tensor `memory` to the tensor `target`, which is in memory or registers. Emit nothing if
+    both are the same object.
     """
     if memory is target:
         return
@@ -182,9 +183,9 @@ def from_memory(low: LoopLowering, memory: PlacedMemory | PlacedView, target: An
 
 
 def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | None, stream: bool) -> None:
-    """Emit the copy from `source` to `target`, of which at least one is in tile registers. If rows in memory have a
-    constant stride, whole tiles are loaded or stored; otherwise elements go through scratch memory. Source elements out
-    of bounds become `otherwise`. With `stream`, whole-tile loads bypass the caches.
+    """Emit the copy from `source` to `target`; at least one of them is in tile registers. Whole tiles are loaded or
+    stored if rows in memory have a constant stride; otherwise elements go through scratch memory. Source elements out
+    of bounds become `otherwise` (None: 0). With `stream`, loads of whole tiles bypass the caches.
     """
     tiles: Tiles = target if isinstance(target, Tiles) else source
     memory = source if isinstance(target, Tiles) else target
@@ -239,8 +240,8 @@ def _copy_tiles(low: LoopLowering, source: Any, target: Any, otherwise: float | 
 
 
 def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bool) -> None:
-    """Emit the copy between the packed tensor `memory` and the tile registers `tiles`: to the registers if `load` is
-    true, from them if not. Each tile goes element by element through a buffer of its size.
+    """Emit the copy between `memory`, a matrix in scratch memory, and the tile registers `tiles`: to the registers if
+    `load`, from them if not. Each tile goes element by element through a buffer of the tile's size.
     """
     rows, elements = tiles.register_shape
     for key, value in tiles.registers.items():
@@ -262,9 +263,11 @@ def _copy_packed(low: LoopLowering, memory: PlacedMemory, tiles: Tiles, load: bo
 def _tile_address(
     low: LoopLowering, tiles: Tiles, memory: Any, key: tuple[int, int], rows: int, elements: int
 ) -> tuple[tuple[Symbol, Symbol], TensorAddress] | None:
-    """Return ((row symbol, element symbol), address): where the tile number `key` of `tiles` lies in `memory`, as an
-    expression of these two new symbols. A tile has `rows` rows of `elements` elements. Return None unless rows have a
-    constant stride, their elements are contiguous, and the tile needs no bounds check.
+    """Return ((row symbol, element symbol), address) of the tile with index `key` of `tiles` in `memory`. The two
+    symbols are new, and the address is an expression of them. A tile has `rows` rows of `elements` elements.
+
+    Return None unless rows have a constant stride, the elements of a row are contiguous, and the tile needs no bounds
+    check.
     """
     row, element = low.axis("row", rows), low.axis("e", elements)
     where = memory.at(tiles.coordinates(key, row, element))
@@ -278,8 +281,8 @@ def _tile_address(
 
 
 def run(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit the elementwise job: one register after the other if operands are in registers, otherwise loops over memory.
-    Register operands whose layouts differ are copied to memory first.
+    """Emit the elementwise job. If operands are in registers, it is done one register after the other; otherwise by
+    loops over memory. Register operands with different layouts are copied to memory first.
     """
     holders = [h for h in (job.target, *job.sources.values()) if isinstance(h, Vectors)]
     if holders and not all(h.has_same_layout(holders[0]) for h in holders[1:]):
@@ -291,8 +294,8 @@ def run(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit an elementwise job after copying its register operands, whose layouts differ, to scratch memory. A result
-    for registers is computed in memory and then loaded.
+    """Emit an elementwise job with register operands that have different layouts: they are copied to scratch memory
+    first. A result for registers is computed in scratch memory and then loaded.
     """
     sources: dict[int, At | Vectors] = {
         i: in_memory(low, s).at if isinstance(s, Vectors) else s for i, s in job.sources.items()
@@ -315,8 +318,8 @@ def _through_memory(low: LoopLowering, job: ElementwiseJob) -> None:
 
 
 def _by_registers(low: LoopLowering, job: ElementwiseJob, holder: Vectors) -> None:
-    """Emit an elementwise job one register after the other. `holder` is one of its register operands; all of them have
-    the same layout, so that registers with equal indices hold the same elements.
+    """Emit an elementwise job one register after the other. `holder` is one of the operands in registers. All of them
+    must have the same layout, so that registers with equal indices hold the same elements.
     """
     for key in holder.registers:
         lane = low.axis("l", holder.lanes)
@@ -337,9 +340,12 @@ class _Loops:
         self.vector = self._vector_axis()
 
     def _vector_axis(self) -> int | None:
-        """Return the number of the axis along which vectors go: the target must be contiguous along it. An axis is
-        preferred along which every source is contiguous or constant; else sources must have constant strides. Return
-        None if there is no such axis. If a source is repeated, it is the last axis of an extent above 1.
+        """Return the number of the axis along which vectors go. The target must be contiguous along this axis. An axis
+        is preferred along which every source is contiguous or constant; along any other, sources must have constant
+        strides.
+
+        Return None if there is no such axis. If the job repeats elements of a source (`repeats`), return the last axis
+        of an extent above 1.
         """
         best = None
         for n in reversed(range(len(self.axes))):
@@ -355,23 +361,24 @@ class _Loops:
         return best
 
     def transpose(self, job: ElementwiseJob) -> transposing.VectorTranspose | None:
-        """Return the plan of a transpose in vector registers, for a copy whose source is contiguous along another axis
-        than its target; emit nothing.
+        """Return the VectorTranspose (axes and tile size) for a copy from a source that is contiguous along another
+        axis than its target; emit nothing.
 
-        None if the job computes or converts, if it streams, if loops are forbidden (`low.straight`), or if
-        `transpose_of` finds no transpose.
+        Return None if the job computes or converts, if it streams, if loops are forbidden (`low.straight`), or if
+        `transpose_of` returns None.
         """
         if not job.identity or job.stream or self.low.straight or job.types[1] is not job.dtype:
             return None
         return transposing.transpose_of(self.shape, self.axes, self.places[0], self.places[1], self.lanes)
 
     def run(self, job: ElementwiseJob, rest: list[int], known: dict[Symbol, Expr]) -> None:
-        """Emit the loops over the axes numbered in `rest`, with the job inside them. `known` is {axis: value} for axes
-        of the loops around.
+        """Emit the loops over the axes numbered in `rest`, with the job inside them. `known` is {axis: expression of
+        its value} for the axes of enclosing loops. A nest of at most 8 steps without bounds checks is unrolled; with
+        `low.straight`, every nest with constant limits is.
 
-        Iterations out of the target's bounds are left out. A copy with a source that may be out of bounds becomes three
-        loops: before, within and past the source's bounds; the outer two fill in `otherwise`. Another job may be split
-        so that the middle loop needs no masks. A nest of at most 8 steps is unrolled.
+        Indices at which the target is out of bounds are left out. If the source of a copy may be out of bounds, three
+        loops are emitted: before, within and past the source's bounds. The first and the last one fill in `otherwise`.
+        Any other job is divided in the same way if the middle loop then needs no masks.
         """
         if not rest:
             self._innermost(job, known)
@@ -423,10 +430,13 @@ class _Loops:
     def _interior(
         self, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Return (first, end, conditions): the indices from `first` to `end` along `axis` at which all `conditions`
-        hold for every lane of every vector. `conditions` are bounds checks on this axis and the vector axis; inside the
-        range they need no mask. `later` are axes of inner loops, `known` is {outer axis: value}, `size` the extent of
-        `axis`. Return None if there are no such conditions, if there is no vector axis, or if loops are forbidden.
+        """Return (first, end, conditions): at the indices from `first` to `end` (exclusive) along `axis`, all
+        `conditions` hold for every lane of every vector. `conditions` are bounds checks that depend on `axis` and on
+        the vector axis; inside the range they need no mask.
+
+        `later` are the axes of inner loops, `known` is {axis of an outer loop: value}, and `size` is the extent of
+        `axis`. Return None if there are no such conditions, if there is no vector axis, or if loops are forbidden
+        (`low.straight`).
         """
         if self.vector is None or self.low.straight:
             return None
@@ -455,14 +465,16 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(conditions)) if conditions else None
 
     def _span(
-        self, place: int, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
+        self, operand: int, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
-        """Return (first, end, conditions): the indices from `first` to `end` along `axis` at which `conditions` hold.
-        These are the bounds checks of operand number `place` that depend on `axis` and on no axis in `later` (axes of
-        inner loops). `known` is {axis of an outer loop: value}, `size` the extent of `axis`. Return None if no check
-        limits the axis, or if the operand is in registers.
+        """Return (first, end, conditions): at the indices from `first` to `end` (exclusive) along `axis`, all
+        `conditions` hold. These are the bounds checks of operand number `operand` that depend on `axis` and on no axis
+        in `later` (axes of inner loops).
+
+        `known` is {axis of an outer loop: value}, and `size` is the extent of `axis`. Return None if no check limits
+        the axis, or if the operand is in registers.
         """
-        where = self.places.get(place)
+        where = self.places.get(operand)
         if where is None:
             return None
         images = Substitution(known)
@@ -480,10 +492,9 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(conditions)) if conditions else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
-        """Emit the job along the vector axis: full vectors, in a loop if there are many, then a masked or shorter one
-        for the rest.
-
-        If there is no vector axis, emit one element. `known` is {other axis: value}.
+        """Emit the job along the vector axis: full vectors, in a loop if there are many, then a masked or shorter
+        vector for the rest. If the job copies bf16, the shorter vector is divided into powers of two. Emit one element
+        if there is no vector axis. `known` is {axis: value} for all other axes.
         """
         if self.vector is None:
             self._step(job, known, None, 1)
@@ -514,9 +525,13 @@ class _Loops:
                 start = start + part
 
     def _vectors(self, size: int) -> Iterator[tuple[Expr, int]]:
-        """Yield (start index, number of elements) of vectors that cover an axis of `size` elements: groups of vectors
-        that are computed at once, then single vectors, then a shorter one. Many of a kind become a loop, of which the
-        code emitted before the next yield is the body.
+        """Yield (start index, number of elements) of vectors that cover an axis of `size` elements: first groups of
+        `self.most` elements that are computed at once, then single vectors of `self.lanes` elements, then a shorter
+        one.
+
+        Groups with more than 4 vectors in all, and more than 4 single vectors, are yielded once, within an emitted
+        loop. The start index is then an expression of the loop variable, and the code that the caller emits until the
+        next yield is the loop body.
         """
         wide = size - size % self.most
         yield from self.low.vectors(wide, self.most, few=4 * self.lanes // self.most)
@@ -531,8 +546,9 @@ class _Loops:
         lanes: int,
         in_bounds: tuple[Expr, ...] = (),
     ) -> None:
-        """Emit one vector of the job: `lanes` elements, with `lane` as the symbol of the element in the vector (None: a
-        single element). `known` is {axis: value}. Lanes for which a condition in `in_bounds` fails are masked.
+        """Emit one vector of the job, with `lanes` elements; the symbol `lane` is the index of an element in the vector
+        (None: a single element). `known` is {axis: expression of its value}. Lanes for which a condition in `in_bounds`
+        fails are masked.
         """
         images = Substitution(known)
         places = {}
@@ -544,19 +560,19 @@ class _Loops:
 
 
 def _powers_of_two(count: int) -> list[int]:
-    """Return the powers of two that add up to `count`, largest first. A vector of bf16 that is only copied is divided
-    into these lengths, because code generators move no others.
+    """Return the powers of two that add up to `count`, largest first: the lengths of the vectors into which a copy of
+    `count` elements of bf16 is divided.
 
-    >>> _powers_of_two(13)
-    [8, 4, 1]
+        >>> _powers_of_two(13)
+        [8, 4, 1]
     """
     return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
 
 
 def _by_loops(low: LoopLowering, job: ElementwiseJob) -> None:
-    """Emit an elementwise job whose operands are all in memory: a transpose in registers if the job allows one,
-    otherwise loops with vectors along one axis. A short last axis is merged with the one before. Nothing is emitted for
-    an empty shape.
+    """Emit an elementwise job with all operands in memory: a transpose in registers if the job allows one, otherwise
+    loops with vectors along one axis. A short last axis is merged with the one before. Nothing is emitted for an empty
+    shape.
     """
     if 0 in job.shape:
         return
@@ -579,10 +595,12 @@ def _emit_step(
     lanes: int,
     key: tuple[int, ...] | None,
 ) -> None:
-    """Emit the loads, the computation and the store of one vector of a job, at these coordinates. `addresses` is
-    {operand number: address} of operands in memory, 0 for the target. `lane` is the symbol of the vector's `lanes`
-    elements (None: one element), `key` the index of the register in operands that are `Vectors`. Nothing is emitted if
-    the target is out of bounds.
+    """Emit the loads, the computation and the store of one vector of a job, at `coordinates`. `addresses` is {operand
+    number: address} of the operands in memory; the target is operand 0. Nothing is emitted if the target is out of
+    bounds.
+
+    The vector has `lanes` elements, and the symbol `lane` is the index of an element in it (None: one element). `key`
+    is the index of the register in operands that are `Vectors` (None: there are none).
     """
     over = () if lane is None else (lane,)
     shape = () if lane is None else (lanes,)
@@ -616,11 +634,11 @@ def _emit_step(
 def _load_repeated(
     low: LoopLowering, register: Value, where: TensorAddress, lane: Symbol, repeat: int, otherwise: float | None
 ) -> None:
-    """Emit the load of a vector in which groups of `repeat` neighbouring lanes have one element each.
+    """Emit the load of the vector `register`, in which each group of `repeat` neighbouring lanes has the same element.
+    With several groups, it is a load and a shuffle; with one, a scalar load and a broadcast.
 
-    It is a load of the elements and a shuffle that repeats them in `register`; a scalar load and a broadcast if there
-    is one element. `where` is the address for lane `lane`; its bounds conditions do not depend on the lane. Elements
-    out of bounds are `otherwise` (None: 0).
+    `where` is the address for the lane symbol `lane`; its bounds conditions must not depend on the lane. Elements out
+    of bounds become `otherwise` (None: 0).
     """
     element_count = int(register.type.shape[0]) // repeat
     element_lane = low.axis("l", element_count)
@@ -645,7 +663,7 @@ def computed(
 ) -> Value:
     """Emit the job's formula on `registers` ({operand number: register}), and return the register with the result:
     `target`, or a new register of this shape if `target` is None. `coordinates` are the values of the formula's index
-    symbols; `over` are the lane symbols, () for one element.
+    symbols. `over` are the lane symbols; () for one element.
     """
     result = target if target is not None else low.register(job.dtype, *shape)
     if job.formula.name == "number":
@@ -660,7 +678,7 @@ def computed(
 
 
 def is_out_of_bounds(where: TensorAddress) -> bool:
-    """True if a bounds condition of the address `where` is constantly false."""
+    """True if one of the bounds conditions of the address `where` is the constant 0 (false)."""
     return any(isinstance(c, Const) and not c.value for c in where.conditions)
 
 
@@ -695,9 +713,11 @@ def store(low: LoopLowering, register: Value, over: tuple[Symbol, ...], where: T
 
 
 def _at_least_zero(e: Expr, axis: Symbol, size: Size, span: tuple[Expr, Expr]) -> tuple[Expr, Expr] | None:
-    """Return (first, end): the indices within the range `span` (first, end) at which the expression `e` is at least 0.
-    `e` depends on the symbol `axis`, which has `size` indices. Example: e = 2*i - 3, range (0, 10) -> (2, 10). Return
-    None if `e` is not linear in `axis` with a constant coefficient.
+    """Return (first, end): the indices within the range `span` = (first, end) at which the expression `e` is at least
+    0. `e` depends on the symbol `axis`, which has `size` indices. The result may be empty, with `first` above `end`.
+    Return None if `e` is not linear in `axis` with a constant coefficient.
+
+    Example: e = 2*i - 3, span (0, 10) -> (2, 10).
     """
     form = linear_form(e, [axis])
     coefficient = None if form is None else form[0].get(axis)

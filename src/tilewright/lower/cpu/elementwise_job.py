@@ -44,8 +44,8 @@ class ElementwiseJob:
 
 
 def memory_operands(job: ElementwiseJob) -> dict[int, At]:
-    """Return {operand number: function from coordinates to an address} of those operands of the job that are in memory.
-    Number 0 is the target; sources that the formula does not use are left out.
+    """Return {operand number: function from coordinates to an address} of the operands of `job` that are in memory.
+    Number 0 is the target. Sources that the formula does not use are left out.
     """
     used = {f.value for f in job.formula.walk() if f.name == "operand"}
     operands = {0: job.target, **{n: s for n, s in job.sources.items() if n in used}}

@@ -14,10 +14,12 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 
 def _for_each_element(low: LoopLowering, op: Op, body: Callable[[tuple[Expr, ...], TensorAddress], None]) -> None:
-    """Emit loops over the elements of `op`, a gather, scatter or atomic, with index tensors read in the loops.
+    """Emit loops over the elements of `op`, a gather, scatter or atomic. The loops read the index tensors (operands 2
+    and later).
 
-    `body(coordinates, address)` emits the work for one element. The coordinates are those in the register tensor. The
-    address, with bounds conditions, is that in the memory from which the indices select.
+    `body(coordinates, address)` is called once and emits the work for one element. `coordinates` are the element's
+    coordinates in the register tensor (operand 0). `address` is the element of the memory (operand 1) that the index
+    tensors select, with its bounds conditions.
     """
     memory = in_memory(low, low.handles[op.operands[1]])
     indices = [in_memory(low, low.handles[v]) for v in op.operands[2:]]
@@ -67,7 +69,8 @@ def gather(low: LoopLowering, op: Op) -> None:
 
 def scatter(low: LoopLowering, op: Op) -> None:
     """Lower `scatter` on a CPU: emit loops that store each element of the first operand to the second one, at the
-    coordinates that index tensors give. Elements out of bounds are not stored.
+    coordinates that index tensors give. Elements out of bounds are not stored. Of several elements with the same
+    coordinates, the last one stays.
     """
     memory = in_memory(low, low.handles[op.operands[0]])
     value: Value = low.register(memory.dtype)

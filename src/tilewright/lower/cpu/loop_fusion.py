@@ -47,9 +47,7 @@ class Member:
 
     @property
     def sources(self) -> tuple[Value, ...]:
-        """The tensors that the operation reads: the operands after the result of a map, the first operand of a
-        reduction.
-        """
+        """The operands that the operation reads: those after the result of a map, the first one of a reduction."""
         return self.op.operands[1:] if self.job is not None else self.op.operands[:1]
 
     @property
@@ -91,9 +89,11 @@ class MapFuser:
         self.groups: list[FusedMaps] = []
 
     def take(self, op: Op) -> bool:
-        """Collect `op` to be emitted later, perhaps in one loop with other collected operations, and return True. If
-        `op` is not a map, reduction, copy or fill in memory that may be moved, emit all collected operations and return
-        False: the caller then lowers `op`.
+        """Collect `op` to be emitted later, perhaps in one loop with other collected operations, and return True.
+
+        Return False if `op` must not be delayed: it is no map, reduction, copy or fill, an operand is in registers, it
+        writes global memory, or the machine is a GPU. All collected operations are then emitted, and the caller lowers
+        `op`.
         """
         member = _member(self.low, op)
         if member is None:
@@ -112,7 +112,9 @@ class MapFuser:
         return True
 
     def flush(self) -> None:
-        """Emit all collected operations, each group in loops of its own, and forget them."""
+        """Emit all collected operations, one loop nest for each group of operations that share loops. Then forget the
+        operations.
+        """
         groups, self.groups = self.groups, []
         for group in groups:
             if len(group.members) == 1:
@@ -123,9 +125,9 @@ class MapFuser:
                 self.low.loc = outer_loc
 
     def _set_places(self, member: Member, axes: tuple[Symbol, ...]) -> None:
-        """Set `member.places` to {operand number: address} of the member's elements, over `axes`, the axes of a shared
-        loop. Set it to {} if an address needs bounds checks, if the target is not contiguous along the last axis, or if
-        a source is neither contiguous nor constant along it.
+        """Set `member.places` to {operand number: address} of the member's elements, as expressions of `axes`, the axes
+        of a shared loop. Set it to {} if `member.shape` is (), if an address needs bounds checks, if the target is not
+        contiguous along the last axis, or if a source is neither contiguous nor constant along it.
         """
         member.places = {}
         if not member.shape:
@@ -143,9 +145,11 @@ class MapFuser:
             member.places = places
 
     def _joins(self, member: Member, group: FusedMaps) -> bool:
-        """True if `member` can share the loops of `group`: it has the same shape, and writes no tensor that the group
-        uses. It reads at least one tensor that the group writes, and each of these at the same address, and in the same
-        type, as the group writes it. Sets the member's addresses over the group's axes.
+        """True if `member` can share the loops of `group`. It must have the same shape, and write no tensor that the
+        group reads or writes. It must read at least one tensor that the group writes, each of these at the address and
+        in the element type that the group writes.
+
+        If the shapes are equal, `member.places` is set to the addresses over the axes of `group`, whatever the result.
         """
         first = group.members[0]
         if not member.shape or member.shape != first.shape or not first.places:
@@ -164,18 +168,20 @@ class MapFuser:
 
 
 def _is_independent(member: Member, group: FusedMaps) -> bool:
-    """True if `member` may run before the operations of `group`: it writes no tensor that they use, and reads none that
-    they write.
+    """True if `member` may be emitted before the operations of `group`: it writes no tensor that they read or write,
+    and reads none that they write.
     """
     return not (member.writes & (group.reads | group.writes) or member.reads & group.writes)
 
 
 def _member(low: LoopLowering, op: Op) -> Member | None:
-    """Return the Member (operation with its reads and writes) for `op`, or None if it cannot be fused with others.
+    """Return `op` as a Member (an operation with its reads and writes), or None if `op` must not be delayed. None
+    unless `op` is a map, reduction, copy or fill of tensors that are all in memory, on a CPU, that writes no global
+    memory.
 
-    None unless `op` is a map, reduction, copy or fill, whose tensors are all in memory. None also on GPUs, and if `op`
-    writes an argument. The shape of the Member is () if it cannot share loops and is only kept in order: if sizes are
-    known only at the call, if it is a copy or fill, or if its rows are not whole vectors.
+    Member.shape is () if the operation may be delayed, but cannot share loops: a copy, a fill, a streaming map, a map
+    with rows that are no multiple of full vectors, a reduction for which `reduces_full_vectors` is false, or extents
+    that are open, 0 or all 1. It is also () while loops are forbidden (`low.straight`).
     """
     if op.name not in ("map", "reduce", "copy", "fill") or low.here.lanes is not None:
         return None
@@ -208,8 +214,8 @@ def _member(low: LoopLowering, op: Op) -> Member | None:
 
 
 def emit_fused_loops(low: LoopLowering, group: FusedMaps) -> None:
-    """Emit one loop nest for all maps and reductions of `group`: loops over rows, and vectors along each row. Results
-    that only operations of the group use stay in registers and are not stored.
+    """Emit one loop nest for all maps and reductions of `group`: loops over rows, and vectors along each row. A result
+    is not stored, and stays in registers, if no operation outside the group uses it.
     """
     members, axes = group.members, group.axes
     *rows, inner = members[0].shape
@@ -220,7 +226,7 @@ def emit_fused_loops(low: LoopLowering, group: FusedMaps) -> None:
         wide = max(wide, low.here.limits.latency * one_vector)  # totals that do not wait for each other
     lanes = gcd(inner, wide)
     ops = {m.op for m in members}
-    not_stored = {m for m in members if m.job is not None and all(low.is_own(v, ops) for v in m.writes)}
+    not_stored = {m for m in members if m.job is not None and all(low.is_used_only_by(v, ops) for v in m.writes)}
 
     def nest(depth: int, known: dict[Symbol, Expr]) -> None:
         if depth < len(rows):
@@ -247,8 +253,8 @@ def emit_fused_loops(low: LoopLowering, group: FusedMaps) -> None:
 
 
 def _types(member: Member) -> list[DType]:
-    """Return the element types of `member` that decide the vector length: of the result and operands of a map, of the
-    source of a reduction.
+    """Return the element types of `member` that decide the vector length: for a map those of the result and the
+    operands, for a reduction the one of the source.
     """
     return [member.op.operands[0].type.dtype] if member.job is None else list(member.job.types.values())
 
@@ -262,9 +268,10 @@ def _emit_vector(
     not_stored: set[Member],
     totals: dict[Member, Value],
 ) -> None:
-    """Emit the work of all operations of `group` for one vector of `lanes` elements; `lane` is the symbol of an element
-    in it. `known` is {axis: value}. Each element is loaded once. Results of members in `not_stored` stay in registers;
-    reductions are combined into `totals` ({reduction: register}).
+    """Emit the work of all operations of `group` for one vector of `lanes` elements; the symbol `lane` is the index of
+    an element in the vector. `known` is {axis: expression of its value}. Each element is loaded once.
+
+    Results of members in `not_stored` stay in registers. Reductions are combined into `totals`, {reduction: register}.
     """
     images = Substitution(known)
     register_at: dict[tuple[Value, Expr], Value] = {}

@@ -27,10 +27,12 @@ VECTORS = 1024
 
 
 def lower(program: Program, machine: Machine | None, here: Machine) -> LoweredLoops:
-    """Return the loop program of a block program for a CPU, with notes on MMAs that run as slow loops. The sizes of
-    `program` are bound to numbers, or open (known only at the call). `machine` is the one that the program was written
-    for, `here` the one that runs it: MMAs whose atom `here` lacks become loops. Raise a ProgramError if the program has
-    several roles.
+    """Return the loop program of the block program `program` for a CPU, with notes on MMAs that run as slow loops. The
+    sizes of `program` are bound to numbers, or open (known only at the call).
+
+    `machine` is the one that the program was written for, and `here` the one that runs it. An MMA with an atom that
+    `here` lacks becomes scalar loops. Raise a ProgramError if the program has several roles, or if an operation cannot
+    be lowered.
     """
     with building():
         return WorkerLowering(program, machine, here).run()
@@ -53,7 +55,8 @@ class WorkerLowering(LoopLowering):
 
     def run(self) -> LoweredLoops:
         """Lower the whole block program, and return its loop program with notes on MMAs that run as slow loops. Raise a
-        ProgramError if the program has several roles: one worker cannot run them at once.
+        ProgramError if the program has several roles, because one worker cannot run them at once, or if an operation
+        cannot be lowered.
         """
         roles = [op for op in self.program.body.ops if op.name == "role"]
         if len(roles) > 1:
@@ -80,8 +83,9 @@ class WorkerLowering(LoopLowering):
         return LoweredLoops(self.builder.program(self.program.name), tuple(self.slow.values()))
 
     def block(self, block: Block) -> None:
-        """Lower every operation of `block`; maps and reductions over the same elements share loops. Tile registers that
-        the block allocates count as free after their last use.
+        """Lower every operation of `block`; maps and reductions over the same elements share loops. After the last use
+        of tile registers that `block` allocates, subtract their number from `self.tiles`, the number of tile registers
+        in use.
         """
         fuser, ends = MapFuser(self), _last_uses(block)
         for op in block.ops:
@@ -94,8 +98,9 @@ class WorkerLowering(LoopLowering):
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:
-    """Return {operation: register tensors whose last use it is}, for the register tensors that are allocated in
-    `block`. A use inside a loop or branch counts as a use by that loop or branch.
+    """Return {operation of `block`: register tensors that it is the last to use}, for the register tensors that are
+    allocated in `block`. A use inside a loop or branch counts as a use by the loop or branch. For a tensor without
+    uses, the operation is its `alloc`.
     """
     last: dict[Value, Op] = {}
     for op in block.ops:
@@ -119,8 +124,8 @@ def _flat(kind: TensorType) -> TensorType:
 
 
 def _alloc(low: LoopLowering, op: Op) -> None:
-    """Lower `alloc` on a CPU: emit the allocation of worker memory for a tensor in memory, and of registers, or of
-    scratch memory if they do not suit, for a register tensor.
+    """Lower `alloc` on a CPU, and record the result. For a tensor in memory, emit the allocation of memory of the
+    worker. For a register tensor, emit the allocation of registers, or of scratch memory if registers cannot hold it.
     """
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, TensorType):
@@ -133,11 +138,12 @@ def _alloc(low: LoopLowering, op: Op) -> None:
 
 
 def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
-    """Emit the allocation of the register tensor `result` of type `kind`, and return its lowered form.
+    """Emit the allocation of the register tensor `result` of type `kind`. Return it as `Tiles` or `Fragments` if it is
+    an operand of an MMA atom that uses tile registers or vectors of small matrices, and as `Vectors` along the last
+    dimension if not.
 
-    An operand of an MMA atom becomes tile registers, or vectors that hold small matrices; another tensor becomes
-    vectors along its last dimension. It becomes scratch memory instead if no such layout fits, if the machine lacks the
-    atom or has too few registers, or if the program views parts of the tensor.
+    Return it as scratch memory instead if no such layout fits, if the machine lacks the atom or has too few registers,
+    or if the program has a view of the tensor.
     """
     spread = placement(kind, low.machine)
     operand = kind.distribution.operand if kind.distribution is not None else None
@@ -165,10 +171,9 @@ def _registers(low: LoopLowering, kind: RegisterType, result: Value) -> Handle:
 
 
 def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, ...], name: str) -> Tiles:
-    """Emit the allocation of tile registers for a matrix of `shape` elements, and return them as `Tiles`.
-
-    `kind` has the element type. `tile` is an operand of an MMA atom: each register holds a matrix of its size. `name`
-    is the beginning of the registers' names.
+    """Emit the allocation of tile registers for a matrix of `shape` elements, and return them as `Tiles`. `kind` has
+    the element type. `tile` is the operand of an MMA atom that gives the rows and columns of one tile register. The
+    names of the registers begin with `name`.
     """
     rows, columns = shape[0] // tile.rows, shape[1] // tile.columns
     registers = {
@@ -182,9 +187,9 @@ def _tiles(low: LoopLowering, kind: RegisterType, tile: Any, shape: tuple[int, .
 def _fragments(
     low: LoopLowering, kind: RegisterType, operand: RegisterOperand, shape: tuple[int, ...], name: str
 ) -> Fragments:
-    """Emit the allocation of vector registers for a matrix of type `kind` and this shape, and return them as
-    `Fragments`. Each register holds a small matrix of the size that `operand`, an operand of an MMA atom, has; `name`
-    is the start of its name.
+    """Emit the allocation of vector registers for a matrix of `shape` elements, and return them as `Fragments`. `kind`
+    has the element type. `operand` is the operand of an MMA atom that gives the rows and columns of the small matrix in
+    one register. The names of the registers begin with `name`.
     """
     rows, columns = shape[0] // operand.rows, shape[1] // operand.columns
     keys: list[tuple[int, ...]] = [(i, j) for i in range(rows) for j in range(columns)]
@@ -193,8 +198,8 @@ def _fragments(
 
 
 def _view(low: LoopLowering, op: Op) -> None:
-    """Lower `view` on a CPU: record its result as coordinates in the viewed tensor, which must be in memory. Nothing is
-    emitted.
+    """Lower `view` on a CPU: record its result as a PlacedView, with coordinates in the viewed tensor. Nothing is
+    emitted. Raise an AssertionError if the viewed tensor is in registers.
     """
     base = low.memory(op.operands[0])
     shape = sizes(low.expr(e) for e in op.results[0].type.shape)
@@ -205,8 +210,8 @@ def _view(low: LoopLowering, op: Op) -> None:
 
 
 def _bitcast(low: LoopLowering, op: Op) -> None:
-    """Lower `bitcast` of a tensor in memory: emit it, and record the same memory with another element type. Raise a
-    ProgramError for a view.
+    """Lower `bitcast` of a tensor in memory: emit it, and record its result as the same memory with another element
+    type. Raise a ProgramError if the operand is a view.
     """
     base = low.memory(op.operands[0])
     if isinstance(base, PlacedView):

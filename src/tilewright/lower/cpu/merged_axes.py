@@ -22,8 +22,8 @@ from tilewright.lower.loop_lowering import LoopLowering
 
 
 def with_full_vectors(low: LoopLowering, job: ElementwiseJob) -> ElementwiseJob:
-    """Return the job, whose operands are all in memory, with its last axes merged until the extent of the last one is a
-    multiple of a vector's lanes, or until they cannot be merged. Axes of extent 1 do not count.
+    """Return `job`, an elementwise job with all operands in memory, with its last axes merged until the extent of the
+    last axis is a multiple of a vector's lanes, or until they cannot be merged. Axes of extent 1 are skipped.
     """
     lanes = low.vector_lanes(job.dtype)
     while (merged := _merged(low, job, lanes)) is not None:
@@ -75,12 +75,12 @@ def _merged(low: LoopLowering, job: ElementwiseJob, lanes: int) -> ElementwiseJo
 
 
 def _repeats(low: LoopLowering, job: ElementwiseJob, outer: int, inner: int) -> dict[int, int] | None:
-    """Return {operand number: how many neighbouring elements along the merged axis read the same element of it}.
+    """Return {operand number: number of neighbouring elements along the merged axis that read the same element of the
+    operand}. `outer` and `inner` are the numbers of the axes to merge. The target is operand number 0.
 
-    `outer` and `inner` are the numbers of the axes to merge. The target is operand number 0. Return None if the target
-    is not contiguous along the merged axis, or if an operand has a bounds check that depends on these axes. Return None
-    too if the elements of an operand are neither equally spaced along the merged axis nor contiguous along `outer` and
-    the same along `inner`.
+    Return None if the target is not contiguous along the merged axis, or if an operand has a bounds check that depends
+    on these axes. Return None too if the elements of an operand are neither equally spaced along the merged axis nor
+    contiguous along `outer` and the same along `inner`.
     """
     axes = tuple(low.axis(f"i{n}", size) for n, size in enumerate(job.shape))
     columns, repeats = job.shape[inner], dict[int, int]()

@@ -26,8 +26,10 @@ UNROLLED = 4096
 
 
 def mma(low: LoopLowering, op: Op) -> None:
-    """Lower `mma` on a CPU: emit C += A * B by instructions of the MMA atom if operands and accumulator are in its
-    registers, or if it multiplies elements of A with vectors. Otherwise emit scalar loops, and note the reason in
+    """Lower `mma` on a CPU: emit C += A * B.
+
+    The MMA atom is emitted if the machine has it and if C, A and B are in matrix registers of the atom, or if the atom
+    multiplies one element of A with vectors of B and C. Otherwise scalar loops are emitted, and the reason is noted in
     `low.slow`. With the attribute `skip`, elements of A that are out of bounds are left out of the sum.
     """
     assert low.machine is not None
@@ -61,8 +63,8 @@ def mma(low: LoopLowering, op: Op) -> None:
 
 
 def _emit_matrix_atoms(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: Registers, b: Registers) -> None:
-    """Emit C += A * B by one atom for each register of C and each K step. Each register holds a small matrix: `c` maps
-    (i, j), `a` maps (i, k) and `b` maps (k, j) to registers.
+    """Emit C += A * B: one atom for each register of C and each K step. Each register holds a small matrix. `c` is {(i,
+    j): register}, `a` is {(i, k): register}, and `b` is {(k, j): register}.
     """
     depth = max(k for _, k in a) + 1
     for k in range(depth):
@@ -71,15 +73,15 @@ def _emit_matrix_atoms(low: LoopLowering, atom: MultiplyAtom, c: Registers, a: R
 
 
 def _is_vector_atom(atom: MultiplyAtom, c: Vectors) -> bool:
-    """True if the atom multiplies one element of A (or a group of elements along K), the same in all lanes, with a
-    vector of B, and its vectors have as many lanes as the accumulator `c`.
+    """True if the atom multiplies one element of A (or a group of elements along K), repeated in all lanes, with a
+    vector of B, and the atom's vectors have as many lanes as the registers of the accumulator `c`.
     """
     return atom.shape[0] == 1 and isinstance(atom.c, RegisterOperand) and atom.c.lanes == c.lanes
 
 
 def _whole_steps(low: LoopLowering, atom: MultiplyAtom, a: PlacedMemory | PlacedView) -> bool:
-    """True if the elements of `a` that one instruction of the atom takes along K have a constant stride and the same
-    bounds conditions, so that they are loaded together.
+    """True if one load can read all elements of a row of A (`a`) that one instruction of the atom takes along K: they
+    have a constant stride and the same bounds conditions. Always true if the instruction takes one element.
     """
     depth = atom.shape[2]
     if depth == 1:
@@ -113,9 +115,11 @@ def _emit_vector_atoms(
     b: PlacedMemory | PlacedView,
     skip: bool,
 ) -> None:
-    """Emit C += A * B by vector atoms: in each K step, the vectors of `b` are loaded once, and each element of `a` is
-    multiplied with all of them into the registers of `c`. K is unrolled up to 4096 atoms, else a loop. With `skip`,
-    elements of A out of bounds are not multiplied.
+    """Emit C += A * B by vector atoms. In each K step, the vectors of `b` are loaded once, and each element of `a` is
+    multiplied with all of them and added to the registers of `c`.
+
+    K is unrolled up to 4096 atoms; more become a loop over K. With `skip`, elements of A out of bounds are not
+    multiplied.
     """
     depth = atom.shape[2]
     starts = range(0, a.extents[1], depth)
@@ -141,10 +145,12 @@ def _emit_vector_atoms(
 def _rows_of_step(
     low: LoopLowering, c: Vectors, a: PlacedMemory | PlacedView, k: Step, depth: int, skip: bool
 ) -> list[_Row]:
-    """Return the rows of A for one K step: for each row of the accumulator `c`, the addresses and bounds conditions of
-    its `depth` elements of `a` from index `k` on. A row is left out if one of its elements is always out of bounds.
-    `skip` says that the caller multiplies a row only if all of its elements are in bounds; they are then loaded without
-    a condition, if addresses can be clamped into bounds.
+    """Return the rows of A for one K step, in ascending order. Each row of the accumulator `c` gives one: the addresses
+    and bounds conditions of `depth` elements of `a`, from index `k` on. A row is left out if one of these elements is
+    always out of bounds.
+
+    `skip` says that the caller multiplies a row only if all of these elements are in bounds. The elements are then
+    loaded without a condition if their addresses can be clamped into bounds.
     """
     rows = []
     for i in sorted({key[0] for key in c.registers}):
@@ -168,9 +174,9 @@ def _single_step(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """Emit the atoms of the K step that begins at index `k`: load the vectors of `b`, then for each of `rows` (rows of
-    A) load an element and multiply it with all of them, into the accumulator `c`. With `skip`, rows out of bounds are
-    not multiplied.
+    """Emit the atoms of the K step that begins at index `k`. Load the vectors of `b`; then, for each of `rows` (rows of
+    A), load an element and multiply it with all of these vectors, into the accumulator `c`. With `skip`, rows out of
+    bounds are not multiplied. Nothing is emitted if `rows` is empty.
     """
     if not rows:
         return
@@ -206,10 +212,11 @@ def _steps_of_one_load(
     rows: list[_Row],
     skip: bool,
 ) -> None:
-    """Emit the atoms of several K steps, into the accumulator `c`; `chunk` are their first K indices. The elements of A
-    are contiguous: for each of `rows` (the rows of A in the first step), one load brings those of all steps, and a
-    shuffle repeats those of one step in all lanes. The vectors of `b` are loaded for each step. With `skip`, rows out
-    of bounds are not multiplied.
+    """Emit the atoms of several K steps, into the accumulator `c`. `chunk` lists the first K index of each step, and
+    `rows` are the rows of A in the first step.
+
+    In each row, the elements of A of all steps are contiguous: one load reads them, and a shuffle repeats those of one
+    step in all lanes. The vectors of `b` are loaded for each step. With `skip`, rows out of bounds are not multiplied.
     """
     depth = atom.shape[2]
     loaded: dict[int, Value] = {}
@@ -237,8 +244,9 @@ def _steps_of_one_load(
 
 
 def _are_contiguous(steps: list[list[_Row]]) -> bool:
-    """True if the elements that each row of A has in all K steps are contiguous in memory and have the same bounds
-    conditions. `steps` lists the rows of each step; all steps must have the same rows, at least one.
+    """True if, in each row of A, the elements of all K steps are contiguous in memory, in the order of the steps, and
+    have the same bounds conditions. `steps` lists the rows of each step. False if a step has other rows than the first
+    step, or if the first has none.
     """
     rows = [[x.row for x in step] for step in steps]
     if not rows[0] or any(other != rows[0] for other in rows):
@@ -253,8 +261,8 @@ def _are_contiguous(steps: list[list[_Row]]) -> bool:
 
 
 def _load_run(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> Value:
-    """Emit the load of `count` contiguous elements of a row of A, from its first address on, into a new register;
-    return it.
+    """Emit the load of `count` contiguous elements of A into a new register, from the first address of `row` on; return
+    the register. The load has the bounds conditions of this address, or none if `row.loadable` is None.
     """
     first, lane = row.wheres[0], low.axis("d", count)
     value = low.register(atom.a.dtype, count)
@@ -264,8 +272,8 @@ def _load_run(low: LoopLowering, atom: MultiplyAtom, row: _Row, count: int) -> V
 
 
 def _repeated_element(low: LoopLowering, atom: MultiplyAtom, loaded: Value, step: int) -> Value:
-    """Emit a shuffle that repeats element number `step` of the register `loaded` (or the group of elements along K) in
-    all lanes of a new register; return that register.
+    """Emit a shuffle that repeats element number `step` of the register `loaded` in all lanes of a new register; return
+    the new register. If the atom takes a group of elements along K, group number `step` is repeated.
     """
     _, lanes, depth = atom.shape
     lane = low.axis("l", lanes * depth)
@@ -282,9 +290,9 @@ def _column_blocks(c: Vectors) -> list[int]:
 def _load_column_block(
     low: LoopLowering, atom: MultiplyAtom, c: Vectors, b: PlacedMemory | PlacedView, k: Step, j: int
 ) -> Value:
-    """Emit the load of block `j` of the columns of `b` (as wide as a vector of the accumulator `c`) for the K step that
-    begins at index `k`; return the new register. The elements of one column along K are next to each other in it.
-    Memory of a later step may be prefetched too.
+    """Emit the load of block `j` of the columns of `b` for the K step that begins at index `k`; return the new
+    register. A block is as wide as a vector of the accumulator `c`. The register has the elements of one column along K
+    next to each other. A prefetch for a later step may be emitted too.
     """
     depth, lanes = atom.shape[2], c.lanes
     lane = low.axis("l", lanes * depth)
@@ -295,13 +303,12 @@ def _load_column_block(
 
 
 def _prefetch(low: LoopLowering, b: PlacedMemory | PlacedView, k: Step, j: int, sizes: tuple[int, int, int]) -> None:
-    """Emit a prefetch of memory of `b` that a later K step loads; `k` and `j` are the K index and the column block that
+    """Emit a prefetch of memory of `b` that a later K step loads. `k` and `j` are the K index and the column block that
     are loaded now. `sizes` is (elements of a step along K, lanes along N, vectors of a step). The machine says how far
-    ahead to prefetch.
+    ahead to prefetch (`limits.prefetch_bytes`); the address may be past the end of `b`.
 
-    Nothing is emitted if the machine has no prefetch, if the vector does not begin a cache line, or if the vectors of
-    consecutive steps do not follow each other in memory. A prefetch past the end of `b` is harmless: a hint reads
-    nothing.
+    Nothing is emitted if the machine has no prefetch, if the vector does not begin a cache line, if `b` has only one K
+    step, or if the vectors of consecutive steps do not follow each other in memory.
     """
     depth, lanes, vectors = sizes
     limits, item = low.here.limits, b.dtype.numpy.itemsize
@@ -316,9 +323,9 @@ def _prefetch(low: LoopLowering, b: PlacedMemory | PlacedView, k: Step, j: int, 
 def _clamped_addresses(
     low: LoopLowering, a: PlacedMemory | PlacedView, i: int, k: Step, depth: int
 ) -> list[TensorAddress] | None:
-    """Return the addresses of `depth` elements of A, in row `i` from K index `k` on, moved to the nearest element in
-    bounds: so they can be loaded without a condition. Return None if all sizes are constant, if A may be empty, or if
-    these addresses have no constant stride.
+    """Return the addresses of `depth` elements of A, in row `i` from K index `k` on, with coordinates clamped into
+    bounds: the elements can be loaded without a condition. Return None if all sizes are constant, if A may be empty, or
+    if the addresses have no constant stride.
     """
     if not low.open:
         return None
@@ -342,10 +349,9 @@ def _emit_row(
 
 
 def _load_element(low: LoopLowering, atom: MultiplyAtom, addresses: list[TensorAddress], when: Expr | None) -> Value:
-    """Emit the load of the elements of A at these addresses (one, or a group along K) into a new register, and return
-    it.
-
-    A single element is loaded under its bounds conditions. A group is too, unless `when` is None.
+    """Emit the load of the elements of A at `addresses` (one, or a group along K with a constant stride) into a new
+    register, and return it. The load has the bounds conditions of the first address; a group has none if `when` is
+    None.
     """
     depth = len(addresses)
     value = low.register(atom.a.dtype, *(() if depth == 1 else (depth,)))

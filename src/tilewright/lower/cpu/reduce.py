@@ -24,9 +24,9 @@ _PAIR = (Formula.operand(2), Formula.operand(1))
 
 
 def combined(low: LoopLowering, op: Op, totals: list[Value], items: list[Value]) -> None:
-    """Emit code that combines `items` into the registers `totals`, in place, by the function or formulas of the
-    `reduce` or `scan` `op`: totals = totals + items for a sum. Formulas (one per register) may use all totals and all
-    items.
+    """Emit code that combines the registers `items` into the registers `totals`, in place, by the function or the
+    formulas of `op`, a reduction or scan. For a sum: totals = totals + items. A function has one total and one item.
+    Formulas, one per register, may use all totals and all items.
     """
     function = op.attrs["with"]
     if isinstance(function, str):
@@ -55,9 +55,9 @@ def arguments_as_operands(formula: Formula, count: int) -> Formula:
 
 
 def halved(low: LoopLowering, op: Op, totals: list[Value]) -> Value:
-    """Emit the combination of all lanes of the vector registers `totals` by the function of `op`, and return a vector
-    register of one lane with the result. The vectors are combined first, into the first of them; then halves of it,
-    until one lane is left. The number of lanes must be a power of two.
+    """Emit the combination of all lanes of the vector registers `totals` by the function of the reduction `op`, and
+    return a vector register of one lane with the result. totals[0] is overwritten. The number of lanes must be a power
+    of two.
     """
     total_so_far = totals[0]
     for total in totals[1:]:
@@ -99,9 +99,9 @@ class _ReduceLoops:
         """The number of elements of a vector register in the type of totals."""
 
     def _source_before_writes(self, value: Value) -> PlacedMemory | PlacedView:
-        """Return the memory of a source, whose elements no target overwrites before they are read. If a target is the
-        same memory, emit a copy to scratch memory and return that. A scan onto its own source needs no copy: it reads
-        each element before it writes it.
+        """Return the memory of the source `value`. If a target is the same memory, emit a copy to scratch memory and
+        return that: targets are written before all elements are read. A scan onto its own source needs no copy, because
+        it reads each element before it writes it.
         """
         low, source = self.low, in_memory(self.low, self.low.handles[value])
         for goal, target in zip(self.op.operands[len(self.op.operands) // 2 :], self.targets, strict=True):
@@ -118,7 +118,9 @@ class _ReduceLoops:
         return source
 
     def run(self) -> None:
-        """Emit the whole reduction or scan. Results for targets in registers are computed in memory and then copied."""
+        """Emit the whole reduction or scan. The result for a target in registers is computed in scratch memory, and
+        then copied.
+        """
         if 0 not in self.outer:
             self._nest(0, ())
         for memory, goal in zip(self.targets, self.goals, strict=True):
@@ -126,8 +128,8 @@ class _ReduceLoops:
 
     def _nest(self, dim: int, known: tuple[Expr, ...]) -> None:
         """Emit the loops over the dimensions that are not reduced, from number `dim` on, and inside them the reduction
-        or scan. `known` are the coordinates along earlier dimensions. Vectors go along the last dimension if memory
-        allows it.
+        or scan. `known` are the coordinates along the dimensions before `dim`. Vectors go along the last dimension if
+        `_vectorises` is true.
         """
         if dim == len(self.outer):
             self.lines([_Line(known, None, 1)])
@@ -148,9 +150,9 @@ class _ReduceLoops:
             self._nest(dim + 1, (*known, i))
 
     def _open_vectors(self, known: tuple[Expr, ...], size: Expr) -> None:
-        """Emit the reduction or scan of vectors of lines (a line is all elements along the reduced dimension) along a
-        dimension whose extent `size` is known only at the call: full vectors in a loop, then a masked one. `known` are
-        the coordinates along earlier dimensions.
+        """Emit the reduction or scan of vectors of lines (a line is all elements along the reduced dimension). They go
+        along the last other dimension, with the extent `size` known only at the call: full vectors in a loop, then a
+        masked one. `known` are the coordinates along earlier dimensions.
         """
         lanes, left = self.lanes, size % self.lanes
         with self.low.loop("v", 0, size // lanes) as i:
@@ -162,8 +164,8 @@ class _ReduceLoops:
                 self.lines([_Line((*known, size - left + lane), lane, lanes, (lane < left,))])
 
     def _vectorises(self) -> bool:
-        """True if vectors can go along the last dimension that is not reduced: along it sources are contiguous or
-        constant, targets are contiguous, no access needs a bounds check, and its extent is not 1.
+        """True if vectors can go along the last dimension that is not reduced. Along this dimension, sources must be
+        contiguous or constant, and targets contiguous. No access may need a bounds check, and the extent must not be 1.
         """
         probe = tuple(self.low.axis("p", n) for n in self.outer)
         along = self.low.axis("p", self.length)
@@ -192,8 +194,8 @@ class _ReduceLoops:
         return [self.low.register(k, *(() if lane is None else (lanes,))) for k in kinds]
 
     def items(self, line: _Line, along: Expr, otherwise: float = 0) -> list[Value]:
-        """Emit the loads of a line's elements at the coordinate `along` of the reduced dimension, and return one
-        register for each source, converted to the type of the totals. Lanes past the end of a dimension get
+        """Emit the loads of one element of each source in `line`, at the coordinate `along` of the reduced dimension.
+        Return one register per source, converted to the type of the totals. Lanes past the end of a dimension get
         `otherwise`.
         """
         raw = self.registers([s.dtype for s in self.sources], line.lanes, line.lane)
@@ -229,9 +231,9 @@ class _ReduceLoops:
         self.low.emit("store", (rounded, where.buffer), over=line.over, at=(where.offset,), when=when)
 
     def _is_contiguous(self) -> bool:
-        """True if the elements along the reduced dimension are contiguous in the first source (in a scan also in the
-        target), need no bounds check, and make at least two vectors. The operation must have a named function (sum,
-        max, ...), and a vector a power of two of lanes.
+        """True if a line (all elements along the reduced dimension) can be done in vectors along it. The line must be
+        contiguous in the first source (in a scan also in the target), need no bounds check, and have at least two
+        vectors. The operation must have a named function (sum, max, ...). The number of lanes must be a power of two.
         """
         short = not isinstance(self.length, Expr) and self.length < 2 * self.lanes
         if not isinstance(self.op.attrs["with"], str) or short:
@@ -268,7 +270,7 @@ class _Line:
         return () if self.lane is None else (self.lane,)
 
     def masked(self, address: TensorAddress) -> TensorAddress:
-        """Return the address with the bounds conditions of this line's lanes added to its own."""
+        """Return `address` with the bounds conditions of this line's lanes added to its conditions."""
         return replace(address, conditions=(*address.conditions, *self.in_bounds))
 
 
@@ -277,8 +279,8 @@ class _Reduce(_ReduceLoops):
 
     def lines(self, lines: list[_Line]) -> None:
         """Emit the reduction of `lines`, each a line (all elements along the reduced dimension) or a vector of adjacent
-        lines, and store the totals. Vectors go along a single line if it is contiguous; otherwise one loop iterates
-        over the reduced dimension, with a total for each of `lines`.
+        lines, and store the totals. A single line that is contiguous is reduced in vectors along the line. Otherwise
+        one loop iterates over the reduced dimension, with a total for each of `lines`.
         """
         if len(lines) == 1 and lines[0].lane is None and self._is_contiguous():
             self._store_totals(lines[0], [self._contiguous_total(lines[0])])
@@ -300,9 +302,9 @@ class _Reduce(_ReduceLoops):
             self._store_totals(line, totals_of_line)
 
     def _contiguous_total(self, row: _Line) -> Value:
-        """Emit the reduction of one line that is contiguous in memory (`row`), and return a vector register of one lane
-        with its total. Up to 4 vectors of partial totals are accumulated along the line, then all of their lanes are
-        combined; a masked vector has the rest of the line.
+        """Emit the reduction of `row`, a line that is contiguous in memory, and return a vector register of one lane
+        with its total. Up to 4 vectors of partial totals are accumulated along the line; then all their lanes are
+        combined. If full vectors do not cover the line, a masked vector has the rest.
         """
         count, rest, lanes = self.length // self.lanes, self.length % self.lanes, self.lanes
         chains = 1 if isinstance(count, Expr) else min(self.chains, count)
@@ -335,8 +337,8 @@ class _Reduce(_ReduceLoops):
         return halved(self.low, self.op, totals)
 
     def _store_totals(self, line: _Line, totals: list[Value]) -> None:
-        """Emit the stores of `totals`, the registers with a line's results, one for each target. If the operation has
-        the attribute `accumulate`, they are first combined with the old elements of the targets.
+        """Emit the stores of `totals`, the registers with the results of `line`, one for each target. If the operation
+        has the attribute `accumulate`, emit first their combination with the old elements of the targets.
         """
         if line.lane is None and totals[0].type.shape:  # a vector of one
             line = replace(line, lane=self.low.axis("l", 1))
@@ -356,7 +358,8 @@ class _Scan(_ReduceLoops):
 
     def lines(self, lines: list[_Line]) -> None:
         """Emit the scan of `lines`, each a line (all elements along the scanned dimension) or a vector of adjacent
-        lines: after each element, the running total is stored. Vectors go along a single line if it is contiguous.
+        lines: the running total is stored at each element. A single line that is contiguous is scanned in vectors along
+        the line.
         """
         if not isinstance(self.op.attrs["with"], str):
             for x in lines:
@@ -381,9 +384,9 @@ class _Scan(_ReduceLoops):
         return total
 
     def _scan_element(self, line: _Line, r: Expr, base: Value | None, total: Value) -> None:
-        """Emit the scan of element number `r` of `line`: combine it into the register `total`, and store the result.
-        `base` is the total of all earlier blocks of a long scan (None: there are no blocks); what is stored includes
-        it. An exclusive scan stores before it combines.
+        """Emit the scan of element number `r` of `line`: combine the element into the register `total`, and store the
+        running total. An exclusive scan stores before it combines. `base` is the total of all earlier blocks of a long
+        scan, which is added to the stored value (None: there are no blocks).
         """
         (item,) = self.items(line, r)
         if self.op.attrs.get("exclusive"):
@@ -418,12 +421,12 @@ class _Scan(_ReduceLoops):
             self._vector(line, as_expr(count), None, total, rest)
 
     def _vector(self, row: _Line, r: Expr, base: Value | None, total: Value, in_bounds: Size | None = None) -> None:
-        """Emit the loads, the scan and the stores of vector number `r` of a line that is contiguous in memory (`row`),
-        and the update of `total`, the register with the running total. `base` is the total of all earlier blocks of a
-        long scan (None: there are no blocks). Only the first `in_bounds` lanes exist (None: all).
+        """Emit the loads, the scan and the stores of vector number `r` of `row`, a line that is contiguous in memory.
+        Emit also the update of `total`, the register with the running total. `base` is the total of all earlier blocks
+        of a long scan (None: there are no blocks). Only the first `in_bounds` lanes exist (None: all).
 
-        In steps of 1, 2, 4, ... each lane is combined with the lane that far before it. Only `total` waits for the
-        vector before.
+        In steps of 1, 2, 4, ... each lane is combined with the lane that far before it. Only the last step waits for
+        `total`, so that vectors overlap.
         """
         low, lanes, function = self.low, self.lanes, self.op.attrs["with"]
         lane = low.axis("l", lanes)
@@ -450,9 +453,9 @@ class _Scan(_ReduceLoops):
         return picked
 
     def _shifted(self, part: Value, distance: int, later: Formula, earlier: Formula) -> Value:
-        """Emit a vector in which each lane combines two lanes of the register `part`, and return it: the formula
-        `later` of the lane's own element (operand 1) and the element `distance` lanes before (operand 2). Lanes below
-        `distance` get the formula `earlier` instead.
+        """Emit a vector in which each lane combines two lanes of the register `part`, and return it. In the formula
+        `later`, operand 1 is the element of the same lane, and operand 2 the element `distance` lanes before. Lanes
+        below `distance` get the formula `earlier` instead.
         """
         low, lanes = self.low, self.lanes
         shifted, result = (low.register(self.carried[0], lanes) for _ in range(2))
@@ -479,7 +482,12 @@ class _Scan(_ReduceLoops):
 
 
 def identity(function: str, kind: DType) -> Any:
-    """Return the neutral element of a function (sum, prod, max or min) in the type `kind`: -128 for max of i8."""
+    """Return the neutral element of a `function` (sum, prod, max or min) in the type `kind`.
+
+    >>> from tilewright.ir.dtypes import f32, i8
+    >>> identity("max", i8), identity("min", f32), identity("prod", f32)
+    (-128, inf, 1)
+    """
     if function in ("sum", "prod"):
         return 0 if function == "sum" else 1
     if kind.is_float:
@@ -489,9 +497,9 @@ def identity(function: str, kind: DType) -> Any:
 
 
 def reduces_full_vectors(low: LoopLowering, op: Op, dim: int) -> bool:
-    """True if the reduction `op` goes along dimension `dim` and can be done there in full vectors. It must have one
-    source, a named function, no `accumulate`, a result and totals of the source's type, and an extent that is a
-    multiple of a vector. Source and target must be different tensors.
+    """True if full vectors along dimension `dim` can do the reduction `op`. `op` must go along `dim`, and have one
+    source, a named function (sum, max, ...) and no `accumulate`. The result and the totals must have the source's type,
+    the extent must be a multiple of a vector, and source and target must be different tensors.
     """
     kind, length = op.operands[0].type.dtype, low.memory(op.operands[0]).extents[dim]
     known = len(op.operands) == 2 and isinstance(op.attrs["with"], str) and not op.attrs.get("accumulate")
@@ -505,7 +513,7 @@ def reduces_full_vectors(low: LoopLowering, op: Op, dim: int) -> bool:
 
 def reduce(low: LoopLowering, op: Op) -> None:
     """Lower `reduce` on a CPU: emit loops that combine all elements along one dimension, and store one result for each
-    position along the other dimensions.
+    position along the other dimensions. With the attribute `accumulate`, the old element of the target is combined too.
     """
     _Reduce(low, op).run()
 

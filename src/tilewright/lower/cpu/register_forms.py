@@ -31,8 +31,8 @@ class Vectors:
         return (*(as_expr(k) for k in key[:-1]), self.lanes * key[-1] + lane)
 
     def has_same_layout(self, other: Vectors) -> bool:
-        """True if `self` and `other` have the same shape and lanes, and `other` is no `Fragments`: registers with the
-        same index then hold the same elements. The subclass Fragments overrides this.
+        """True if `self` and `other` have the same shape and number of lanes, and `other` is no `Fragments`: registers
+        with the same index then hold the same elements. The subclass Fragments overrides this.
         """
         return (self.shape, self.lanes) == (other.shape, other.lanes) and not isinstance(other, Fragments)
 
@@ -46,8 +46,8 @@ class Fragments(Vectors):
     operand: RegisterOperand
 
     def coordinates(self, key: tuple[int, ...], lane: Expr) -> tuple[Expr, ...]:
-        """Return the matrix coordinates (row, column) of the element in lane `lane` of the register with index `key`
-        (row and column among the small matrices), as expressions.
+        """Return the matrix coordinates (row, column), as expressions, of the element in lane `lane` of the register
+        with index `key`, which is (row, column) of the register's small matrix among the small matrices.
         """
         number = _layout_expr(self.operand, lane, as_expr(0))
         r, c = number % self.operand.rows, number // self.operand.rows
@@ -76,8 +76,9 @@ class Tiles:
         return self.operand.lanes, self.operand.values
 
     def coordinates(self, key: tuple[int, int], row: Expr, element: Expr) -> tuple[Expr, Expr]:
-        """Return the matrix coordinates (row, column) of the element number `element` in row `row` of the tile register
-        with index `key` (row and column among the tiles), as expressions. Packed layouts move elements within a tile.
+        """Return the matrix coordinates (row, column), as expressions, of element number `element` in row `row` of the
+        tile register with index `key`, which is (row, column) among the tiles. The element need not be in the same row
+        of the tile, because packed layouts reorder elements.
         """
         number = _layout_expr(self.operand, row, element)
         r, c = number % self.operand.rows, number // self.operand.rows
@@ -85,8 +86,8 @@ class Tiles:
 
 
 def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
-    """Return the column-major index, within the operand's matrix, of the element that a register has at (row, element):
-    an expression of these two, by the operand's layout.
+    """Return the column-major index, within the matrix of the MMA operand `operand`, of element number `element` in row
+    `row` of its register. The index is an expression of `row` and `element`.
     """
     total: Expr = as_expr(0)
     for coordinate, mode in ((row, operand.layout[0]), (element, operand.layout[1])):
@@ -101,10 +102,11 @@ def _layout_expr(operand: RegisterOperand, row: Expr, element: Expr) -> Expr:
 
 
 def as_vectors(spread: Placement) -> tuple[int, list[tuple[int, ...]]] | None:
-    """Return (lanes, index of the vector register for each value of a thread), if vector registers can hold a register
-    tensor with the distribution `spread`. The v-th values of all threads must be a contiguous run along the last
-    dimension, aligned to its length, and together be one vector; `lanes` is the number of threads. Return None
-    otherwise, if there are more than 64 threads, and for a scalar.
+    """Return (lanes, indices) if vector registers can hold a register tensor with the distribution `spread`: `lanes` is
+    the number of threads, and indices[v] is the index of the vector register with value v of all threads. For each v,
+    these elements must be a contiguous run along the last dimension, aligned to its length.
+
+    Return None otherwise, if there are more than 64 threads, or for a scalar.
     """
     if not spread.shape or spread.threads > 64:
         return None
@@ -128,8 +130,8 @@ def tile_operand(atom: MultiplyAtom, operand: str) -> OpaqueOperand | None:
 
 
 def fragment_operand(atom: MultiplyAtom, operand: str) -> RegisterOperand | None:
-    """Return the atom's operand named `operand` ("a", "b" or "c") if it is a vector register that holds a small matrix;
-    else None. Atoms of one row of C have no such operands.
+    """Return the atom's operand named `operand` ("a", "b" or "c") if it is a vector register that holds a small matrix,
+    one element per lane; else None. Also None for an atom that computes one row of C.
     """
     operand_type = {"a": atom.a, "b": atom.b, "c": atom.c}[operand]
     if atom.shape[0] == 1 or not isinstance(operand_type, RegisterOperand) or isinstance(operand_type, OpaqueOperand):

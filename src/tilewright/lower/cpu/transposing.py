@@ -36,9 +36,11 @@ class VectorTranspose:
 def transpose_of(
     shape: tuple[Size, ...], axes: tuple[Symbol, ...], target: TensorAddress, source: TensorAddress, lanes: int
 ) -> VectorTranspose | None:
-    """Return how to do a copy as transposes in registers (VectorTranspose): its source is contiguous along another axis
-    than its target. The copy goes from address `source` to address `target`, over `axes` with extents `shape`; `lanes`
-    is the number of elements of a vector. Return None if both are contiguous along the same axis, if an extent is not
+    """Return the axes and the tile size (VectorTranspose) for a copy from a source that is contiguous along another
+    axis than its target. The copy goes from the address `source` to the address `target`, over `axes` with extents
+    `shape`; `lanes` is the number of elements of a vector.
+
+    Return None if both are contiguous along the same axis, if one is contiguous along no axis, if an extent is not
     constant, if a bounds check is needed, or if extents have no suitable power of two as a divisor.
     """
     if target.conditions or source.conditions or not all(isinstance(n, int) for n in shape):
@@ -80,8 +82,8 @@ def emit_transpose(
     ends: tuple[TensorAddress, TensorAddress],
 ) -> None:
     """Emit the loops of a transposing copy of elements of type `dtype`, over `axes` with extents `shape`: load a few
-    vectors, transpose them in registers, store them. `transpose` gives the axes and the size of a tile; `ends` is
-    (address of the target, address of the source), over `axes`.
+    vectors, transpose them in registers, store them. `transpose` has the two contiguous axes and the size of a tile.
+    `ends` is (address of the target, address of the source), as expressions of `axes`.
     """
     target, source = ends
     width = transpose.columns * transpose.size

@@ -9,24 +9,25 @@ from tilewright.machine import Machine
 
 
 def is_bulk_copy(machine: Machine, atom_name: str) -> bool:
-    """True if the machine's copy atom named `atom_name` is a bulk copy: one instruction copies a whole box of elements,
-    and goes on asynchronously.
+    """True if the machine's copy atom named `atom_name` is a bulk copy: one asynchronous instruction copies a whole box
+    of elements.
     """
     atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is None
 
 
 def is_lane_copy(machine: Machine, atom_name: str) -> bool:
-    """True if the machine's copy atom named `atom_name` is asynchronous and started by every lane for a few bytes of
-    its own (as `cp.async`).
+    """True if the machine's copy atom named `atom_name` is asynchronous, and each lane copies a few bytes by one
+    instruction.
     """
     atom = machine.copy_atom(atom_name)
     return atom.asynchronous and atom.bytes_moved is not None
 
 
 def read_asynchronously(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """Return the tensors (allocations and arguments) from which bulk copies and asynchronous MMAs of the program read.
-    `chain` finds the tensor below views; a stage of a channel counts as the allocation that holds all of its stages.
+    """Return the allocations and arguments from which bulk copies and asynchronous MMAs of the program read. Views
+    count as the tensor below them, which `chain` finds. A stage of a channel counts as the allocation that holds all
+    stages.
     """
     roots = set()
 
@@ -50,8 +51,8 @@ def read_asynchronously(program: Program, chain: Places, machine: Machine) -> se
 
 
 def lane_filled_channels(program: Program, chain: Places, machine: Machine) -> set[Value]:
-    """Return the channels into whose stages the program has asynchronous copies that each lane starts for bytes of its
-    own. `chain` finds the stage below a view.
+    """Return the channels with stages into which the program has asynchronous copies by single lanes (see
+    `is_lane_copy`). `chain` finds the stage below a view.
     """
     channels = set()
     for op in program.walk():

@@ -37,19 +37,20 @@ class _Use:
     count: int | None
 
     def excludes(self, other: _Use) -> bool:
-        """True if no task does both this operation and `other`, because the conditions of the branches around them
-        contradict each other.
+        """True if it is proved that no task does both this operation and `other`: the conditions of the branches around
+        them contradict each other.
         """
         conjunction = all_of(*self.when, *other.when)
         return isinstance(conjunction, Const) and not conjunction.value
 
 
 def mark_streams(program: Program, machine: Machine) -> None:
-    """Set the attribute `stream` (evict first), in place, on loads of a loop program whose data should not displace
+    """Set the attribute `stream` (evict first), in place, on loads of a loop program with data that should not displace
     results from the machine's last-level cache.
 
-    A load is marked if it reads each element about once, and is the last read of an argument that the program only
-    reads. Nothing changes unless the results nearly fill the cache, and all arguments together exceed it.
+    A load is marked if it reads each element about once, and is the last read of an argument that the program uses only
+    in loads. Nothing is marked unless the written arguments nearly fill the cache (`limits.results_kept` is the range),
+    and all arguments together exceed it.
     """
     cache, (least, most) = machine.limits.l2_bytes, machine.limits.results_kept
     sizes = {value: _bytes(value) for value in program.args}
@@ -72,16 +73,17 @@ def mark_streams(program: Program, machine: Machine) -> None:
 
 
 def _bytes(value: Value) -> int:
-    """Return the number of bytes of an argument of the program; 0 if it is no tensor, or if its size is known only at
-    the call.
+    """Return the number of bytes of the argument `value`; 0 if it is no tensor, or if its size is known only at the
+    call.
     """
     kind = value.type
     return element_bytes(kind.dtype) * (_product(list(kind.shape)) or 0) if isinstance(kind, TensorType) else 0
 
 
 def _uses(body: Block) -> Iterator[_Use]:
-    """Yield a _Use (the operation, the conditions around it, how often it runs) for each operation in `body` and in the
-    blocks inside it, in program order.
+    """Yield a _Use for each operation in `body` and in the blocks inside it, in program order; an operation comes
+    before those inside its blocks. A _Use has the operation, the conditions around it, and the number of elements that
+    it moves.
     """
     pauses = 0
 
@@ -102,8 +104,8 @@ def _uses(body: Block) -> Iterator[_Use]:
 
 
 def _conditions(op: Op, number: int) -> tuple[Expr, ...]:
-    """Return, as a tuple of at most one, the condition under which block number `number` of an operation runs: that of
-    an `if` for its first block, its negation for the second; () for any other operation.
+    """Return, as a tuple of at most one, the condition under which block number `number` of `op` runs. For an `if`,
+    this is the condition for block 0, and its negation for block 1. Return () for any other operation.
     """
     if op.name != "if":
         return ()
@@ -111,9 +113,9 @@ def _conditions(op: Op, number: int) -> tuple[Expr, ...]:
 
 
 def _executions(op: Op) -> int | None:
-    """Return how often the blocks of an operation run: the product of the iterations of a loop, the number of waves of
-    a role, 1 for an `if` (whether it is taken or not). Return None for other operations, and if a number is not
-    constant.
+    """Return how often the blocks of `op` run: the number of iterations of a `for`, the number of all tasks, the number
+    of waves of a role (in all workgroups of a cluster), 1 for an `if`, taken or not. Return None for other operations,
+    and if the number is not constant.
     """
     match op.name:
         case "role":

@@ -20,9 +20,11 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def channel(low: WaveLowering, op: Op) -> None:
-    """Lower `channel` on a GPU: allocate two arrays of barriers for the workgroup, `full` and `empty`, with one barrier
-    per stage (per half of a ping-pong role, or per independent group of waves), and registers for each wave's position
-    in the ring of stages. The BarrierRing with all of these is recorded as the channel's lowered form.
+    """Lower `channel` on a GPU: allocate two arrays of barriers for the workgroup, `full` and `empty`, and registers
+    for each wave's position in the ring of stages. Record both as a BarrierRing in `low.handles` and `low.rings`.
+
+    An array has one barrier per stage; for a ping-pong role, or for groups of waves that do not wait for each other,
+    one per stage and half or group.
     """
     (stages,) = numbers((op.attrs["stages"],), "stages")
     producer, consumer = op.attrs["producer"], op.attrs["consumer"]
@@ -59,12 +61,9 @@ def channel(low: WaveLowering, op: Op) -> None:
 
 
 def _groups(low: WaveLowering, op: Op) -> int:
-    """Return the number of groups of waves that use a channel (ring of shared-memory stages) without waiting for each
-    other.
-
-    `op` makes the channel. A group has as many waves as the largest MMA of the program needs; the groups are those of
-    the role (producer or consumer) that is being lowered. Return 1 if its waves are one group only, or if groups must
-    wait for each other.
+    """Return the number of groups of waves that use a channel without waiting for each other. `op` is the operation
+    that makes the channel. The waves are those of the role that is being lowered; a group has as many waves as the
+    largest MMA of the program needs. Return 1 if all waves are one group, or if groups must wait for each other.
     """
     lanes = {low.target.multiply_atom(x.attrs["atom"]).c.lanes for x in low.program.walk() if x.name == "mma"}
     waves_per_mma = max(lanes, default=low.lanes) // low.lanes
@@ -85,17 +84,17 @@ def _is_only_channel_copied_out(low: WaveLowering, op: Op) -> bool:
 
 
 def _new_position(low: WaveLowering, name: str, stages: int, counts_turns: bool) -> RingPosition:
-    """Emit the registers of a wave's position in a ring of `stages` stages, set to the first stage, and return them as
-    a RingPosition. There is no stage register for one stage, and a register that counts turns of the ring only if
-    `counts_turns`. `name` is the start of the registers' names.
+    """Emit the registers of a wave's position in a ring of `stages` stages, set to the first stage and turn 0. Return
+    them as a RingPosition. There is no stage register if `stages` is 1, and no turn register unless `counts_turns`. The
+    names of the registers begin with `name`.
     """
     stage = low.new_counter(f"{name}_stage") if stages > 1 else None
     return RingPosition(stages, stage, low.new_counter(f"{name}_turn") if counts_turns else None)
 
 
 def _current_fill(low: WaveLowering, position: RingPosition) -> StageFill:
-    """Emit reads of the registers in `position`, and return the StageFill (stage index, number of completed turns of
-    the ring) with the values as symbols; a register that does not exist counts as 0.
+    """Emit reads of the registers in `position`, and return their values as a StageFill: the index of the next stage,
+    and the number of completed turns of the ring. A register that does not exist counts as 0.
     """
     turn = as_expr(0) if position.turn is None else low.read_counter(position.turn, "turn")
     stage = as_expr(0) if position.stage is None else low.read_counter(position.stage, "stage", position.stages - 1)
@@ -103,8 +102,8 @@ def _current_fill(low: WaveLowering, position: RingPosition) -> StageFill:
 
 
 def _advance(low: WaveLowering, position: RingPosition, fill: StageFill) -> None:
-    """Emit the update of the registers in `position`, a wave's position in a ring, from `fill` (its current stage and
-    turn) to the next stage. After the last stage come stage 0 and the next turn.
+    """Emit the update of the registers in `position`, a wave's position in a ring, by one stage. `fill` has the stage
+    and turn that they hold now. After the last stage come stage 0 and the next turn.
     """
     last = as_expr(1) if position.stage is None else fill.stage >= position.stages - 1
     if position.stage is not None:
@@ -114,8 +113,8 @@ def _advance(low: WaveLowering, position: RingPosition, fill: StageFill) -> None
 
 
 def skip_fills(low: WaveLowering, position: RingPosition, fills: Expr) -> None:
-    """Emit the update of the registers in `position`, a wave's position in a ring, by `fills` stages: the other half of
-    a ping-pong role fills or reads these.
+    """Emit the update of the registers in `position`, a wave's position in a ring, by `fills` stages. In a ping-pong
+    role, these are the stages that the other half of the role fills or reads.
     """
     next_fill = fills if position.stage is None else _current_fill(low, position).stage + fills
     if position.stage is not None:
@@ -125,8 +124,8 @@ def skip_fills(low: WaveLowering, position: RingPosition, fills: Expr) -> None:
 
 
 def note_copy_out(low: WaveLowering, ring: BarrierRing) -> None:
-    """Record that a bulk copy reads the stage of `ring` that the wave holds, so that the stage's release and the end of
-    the role wait for the copy. Nothing is emitted.
+    """Record that a bulk copy reads the stage of the channel `ring` that the wave holds: the release of the stage and
+    the end of the role will wait for the copy. Nothing is emitted.
     """
     ring.has_copy_out = True
     low.leaving = True
@@ -134,11 +133,11 @@ def note_copy_out(low: WaveLowering, ring: BarrierRing) -> None:
 
 def _take_fill(low: WaveLowering, op: Op, side: str, ring: BarrierRing) -> StageFill:
     """Emit the read of the wave's position for `side` ("acquire", "commit", "wait" or "release") in `ring`, and its
-    advance by one stage; return the StageFill (stage, turn) read. Raise a ProgramError if the current role has no
-    position for `side`: `op` is then in the wrong role.
+    advance by one stage. Return the position before the advance as a StageFill. Raise a ProgramError if the current
+    role has no position for `side`, because `op` is not allowed in this role.
     """
     if side not in ring.counters:
-        raise ProgramError(f"{op.name} of a channel that is not this role's to {op.name}")
+        raise ProgramError(f"{op.name}: role {low.role} may not {op.name} this channel")
     position = ring.counters[side]
     place = _current_fill(low, position)
     _advance(low, position, place)
@@ -146,9 +145,9 @@ def _take_fill(low: WaveLowering, op: Op, side: str, ring: BarrierRing) -> Stage
 
 
 def _bind_stage(low: WaveLowering, op: Op, ring: BarrierRing, fill: StageFill) -> None:
-    """Record the shared memory of a stage of the channel `ring` as the results of `op`, an `acquire` or `wait`. Each
-    result is one of the channel's tensors at stage index `fill.stage`, without the first dimension, which counts
-    stages. Nothing is emitted.
+    """Record the shared memory of a stage of the channel `ring` as the results of `op`, an `acquire` or `wait`; `fill`
+    has the index of the stage. The results are the channel's tensors at this index, without their first dimension,
+    which counts stages. Nothing is emitted.
     """
     for value, tensor in zip(op.results, ring.op.operands, strict=True):
         ring_memory: PlacedMemory = low.handles[tensor]
@@ -161,9 +160,11 @@ def _bind_stage(low: WaveLowering, op: Op, ring: BarrierRing, fill: StageFill) -
 
 
 def acquire(low: WaveLowering, op: Op) -> None:
-    """Lower `acquire` on a GPU: emit the wait until the channel's next stage is empty, and bind the operation's results
-    to its memory. If the channel releases stages with a delay (`ring.delays_release`), emit before it the wait for the
-    bulk copy that read the stage, and the stage's release.
+    """Lower `acquire` on a GPU: emit the wait until the channel's next stage is empty, and bind the results of `op` to
+    the memory of this stage.
+
+    If the channel delays releases (`ring.delays_release`), emit before it the wait for the bulk copy that read this
+    stage, and the release of the stage.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
     place = _take_fill(low, op, "acquire", ring)
@@ -177,9 +178,9 @@ def acquire(low: WaveLowering, op: Op) -> None:
 
 
 def commit(low: WaveLowering, op: Op) -> None:
-    """Lower `commit` on a GPU: emit the wave's arrival at the `full` barrier of its stage, after a fence if
-    asynchronous copies or MMAs read what the wave stored. If lanes copy asynchronously into the channel, the barrier
-    also waits for these copies.
+    """Lower `commit` on a GPU: emit the wave's arrival at the `full` barrier of the stage that it has filled, after a
+    fence if asynchronous copies or MMAs read what the wave stored. If lanes copy asynchronously into the channel, the
+    barrier also waits for these copies.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
     low.make_visible()
@@ -190,8 +191,9 @@ def commit(low: WaveLowering, op: Op) -> None:
 
 
 def wait(low: WaveLowering, op: Op) -> None:
-    """Lower `wait` on a GPU: emit the wait until the channel's next stage is full, and bind the operation's results to
-    its memory. A fence follows if lanes filled it by asynchronous copies and asynchronous MMAs or bulk copies read it.
+    """Lower `wait` on a GPU: emit the wait until the channel's next stage is full, and bind the results of `op` to the
+    memory of this stage. A fence follows if lanes filled the stage by asynchronous copies, and asynchronous MMAs or
+    bulk copies read it.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
     place = _take_fill(low, op, "wait", ring)
@@ -202,11 +204,11 @@ def wait(low: WaveLowering, op: Op) -> None:
 
 
 def release(low: WaveLowering, op: Op) -> None:
-    """Lower `release` on a GPU: emit the wave's arrival at the `empty` barrier of its stage. The arrival comes after
-    the MMAs and bulk copies that read the stage; the emission may be put off until a wait for these MMAs, so that later
-    MMAs start first.
+    """Lower `release` on a GPU: emit the wave's arrival at the `empty` barrier of the stage that it has read. The
+    arrival comes after the MMAs and bulk copies that read the stage. It may be emitted only at a later wait for these
+    MMAs, so that other MMAs start before it.
 
-    With delayed releases (`ring.delays_release`), and if a bulk copy reads the stage, the first wave of each group
+    If the channel delays releases (`ring.delays_release`) and a bulk copy reads the stage, the first wave of each group
     arrives only when the stage is acquired again.
     """
     ring: BarrierRing = low.handles[op.operands[0]]
@@ -235,8 +237,8 @@ def release(low: WaveLowering, op: Op) -> None:
 
 
 def wait_for_copies_out(low: WaveLowering) -> None:
-    """Emit, at the end of a role, the wait for all bulk copies out of shared memory that it started, if it started any;
-    then forget the role's channels.
+    """Emit the wait for all bulk copies out of shared memory that the current role started, if any. Then forget the
+    channels of the role (`low.rings`). Call it at the end of a role.
     """
     if low.leaving:
         low.emit("drain", pending=0)

@@ -22,9 +22,9 @@ QUIET = ("alloc", "load", "compute", "shuffle", "fill", "let", "read")
 
 
 def join_loads(program: Program) -> None:
-    """Delete, in place, each load of a loop program that repeats an earlier load of the same block: same elements, with
-    nothing in between that changes memory or waits. Its users get the earlier load's register. Only loads into
-    registers that their block allocates, and that nothing else writes, are deleted.
+    """Delete, in place, each load of a loop program that repeats an earlier load of the same block: it loads the same
+    elements, and no operation in between changes memory or waits. Operations that used its register use the earlier
+    load's register instead. A load is deleted only if its block allocates the register, and nothing else writes it.
     """
     writers = Counter(value for op in program.walk() for value in _registers_written(op))
     replacement: dict[Value, Value] = {}
@@ -34,8 +34,8 @@ def join_loads(program: Program) -> None:
 
 
 def _registers_written(op: Op) -> tuple[Value, ...]:
-    """Return the operands of the loop operation `op` that it may write and that may be registers: the first one of
-    loads and computations, none of stores and reads, all of any other operation.
+    """Return the operands of the loop operation `op` that it may write: the first one of `load`, `compute`, `shuffle`
+    and `fill`; () for `store`, `atomic` and `read`; all operands of any other operation.
     """
     match op.name:
         case "load" | "compute" | "shuffle" | "fill":
@@ -46,11 +46,11 @@ def _registers_written(op: Op) -> tuple[Value, ...]:
 
 
 def _join_loads_in(block: Block, writers: Mapping[Value, int], replacement: dict[Value, Value]) -> None:
-    """Delete the repeated loads of `block` and of the blocks inside it, in place.
+    """Delete the repeated loads of `block` and of the blocks inside it, in place. A load is repeated if an earlier one
+    in the same block loads the same elements, and no operation between them may write memory or synchronise.
 
-    A load is repeated if an earlier one in the same block loads the same elements, and no operation between them may
-    write memory or synchronise. Add {register of a deleted load: register that replaces it} to `replacement`. `writers`
-    is {register: number of operations that write it}; registers written more than once are kept.
+    Add {register of a deleted load: register of the earlier load} to `replacement`. `writers` is {register: number of
+    operations that may write it}; loads to registers with more than one are kept.
     """
     register_of: dict[tuple[Any, ...], Value] = {}
     remaining: list[Op] = []
@@ -70,8 +70,8 @@ def _join_loads_in(block: Block, writers: Mapping[Value, int], replacement: dict
 
 
 def _load_key(op: Op) -> tuple[Any, ...]:
-    """Return a tuple that is equal for two loads of the same elements, whatever symbols they use for lanes and values:
-    register type, memory, offset, condition, and the other attributes.
+    """Return a tuple that is equal for two loads of the same elements, even if they name lanes and values by different
+    symbols. It has the register type, the memory, the offset, the condition, and the other attributes.
     """
     register, memory = op.operands
     axes = op.attrs["over"]

@@ -16,7 +16,7 @@ from tilewright.lower.dynamic_tasks import lower_task_table
 from tilewright.lower.gpu.channels import skip_fills
 from tilewright.lower.gpu.copies import values_of
 from tilewright.lower.gpu.mmas_in_flight import MmaGroup as Group
-from tilewright.lower.gpu.ordered_mmas import turns_of
+from tilewright.lower.gpu.ordered_mmas import ordered_groups_of
 from tilewright.lower.gpu.rings import RingPosition
 from tilewright.lower.gpu.wave_lowering import WaveLowering
 
@@ -25,11 +25,11 @@ MOST = 1024
 
 
 def for_(low: WaveLowering, op: Op) -> None:
-    """Lower a `for` loop on a GPU.
+    """Lower a `for` loop on a GPU. A loop with constant limits is unrolled if it has `unroll`, or if each of its ranges
+    has one value; if it has no iteration, nothing is emitted. Any other loop is emitted as a loop. Raise a ProgramError
+    for more than 1024 unrolled iterations.
 
-    With constant limits, it is unrolled if it has `unroll` or a single iteration; without any iteration, nothing is
-    emitted. Any other loop is emitted as a loop; asynchronous MMAs of an iteration may still be in flight in the next
-    one. Raise a ProgramError for more than 1024 unrolled iterations.
+    Asynchronous MMAs of an iteration may still be in flight in the next iteration, and after the loop.
     """
     ranges: tuple[Range, ...] = op.attrs["ranges"]
     limits = [(low.expr(r.lo), low.expr(r.hi)) for r in ranges]
@@ -51,7 +51,7 @@ def for_(low: WaveLowering, op: Op) -> None:
     loops = tuple(
         Range.of(low.fresh(r.symbol.name), lo, hi, r.step) for r, (lo, hi) in zip(ranges, limits, strict=True)
     )
-    outer_turns, low.turns = low.turns, turns_of(low, op)
+    outer_turns, low.turns = low.turns, ordered_groups_of(low, op)
     is_first = sum(((r.symbol - r.lo) for r in loops), as_expr(0)) <= 0
     meanings = {r.symbol: n.symbol for r, n in zip(ranges, loops, strict=True)}
 
@@ -104,7 +104,7 @@ def _all(conditions: list[Expr]) -> Expr:
 
 def _body(low: WaveLowering, op: Op, once: bool = False) -> None:
     """Lower all blocks of `op`, a loop or `tasks`, into the block being written. `once` says that they run exactly once
-    in there, as in an unrolled loop.
+    there, as in an unrolled loop. Afterwards `low.meaning` is as before.
     """
     before = low.meaning
     for block in op.blocks:
@@ -113,9 +113,11 @@ def _body(low: WaveLowering, op: Op, once: bool = False) -> None:
 
 
 def if_(low: WaveLowering, op: Op) -> None:
-    """Lower an `if` whose condition is the same in all waves of the group: emit it with both blocks lowered. A constant
-    condition emits only the block that is taken. MMAs that are in flight before it stay so, unless a block waits for
-    them: then the wait comes before the `if`.
+    """Lower an `if` with a condition that is the same in all waves of the group: emit it with the lowered blocks. If
+    the condition is constant, emit only the operations of the block that is taken.
+
+    MMAs in flight before the `if` stay in flight in its blocks and after it. If a block waits for some of them, the
+    wait is emitted before the `if` instead.
     """
     when = low.expr(op.attrs["when"])
     meaning = low.meaning
@@ -162,8 +164,9 @@ def if_(low: WaveLowering, op: Op) -> None:
 
 
 def barrier(low: WaveLowering, op: Op) -> None:
-    """Lower `barrier` on a GPU: emit a wait for all asynchronous MMAs, then a barrier of the group's waves. The barrier
-    is left out if the analysis found that no lane reads what another one stored since the last barrier.
+    """Lower `barrier` on a GPU: emit a wait for all asynchronous MMAs, then a barrier of the group's waves. Only the
+    wait is emitted if the thread-layout analysis found that no lane reads elements that another lane stored since the
+    last barrier.
     """
     low.mmas_in_flight.wait_for_all()
     if not low.frames.has_private_memory and op not in low.frames.needless:
@@ -171,8 +174,8 @@ def barrier(low: WaveLowering, op: Op) -> None:
 
 
 def edge(low: WaveLowering, op: Op) -> None:
-    """Lower `edge` on a GPU, which keeps arithmetic before it apart from arithmetic after it: emit a wait that ends at
-    once and takes the operands' registers. Assemblers move no arithmetic across waits.
+    """Lower `edge` on a GPU. It separates the arithmetic before it from the arithmetic after it: assemblers move no
+    arithmetic across waits. Emit a wait that ends at once, with the registers of the operands as operands.
     """
     never = low.barriers("edge", 1, 1, "edge")
     before = [values_of(low, piece) for v in op.operands for piece in low.handles[v].pieces]
@@ -180,10 +183,11 @@ def edge(low: WaveLowering, op: Op) -> None:
 
 
 def tasks(low: WaveLowering, op: Op) -> None:
-    """Lower `tasks` on a GPU: emit a `tasks` loop, in which each workgroup does its share, or a loop over a table of
-    tasks. The waves synchronise after each task if it has shared memory of its own. With `overlap pingpong`, two halves
-    of the role take tasks in turn; raise a ProgramError if then the number of stages that a task uses depends on the
-    task.
+    """Lower `tasks` on a GPU: emit a `tasks` loop, whose tasks are divided among workgroups, or with `schedule table` a
+    loop over a table of tasks. The waves synchronise after each task if it uses shared memory that the task allocates.
+
+    With `overlap pingpong`, two halves of the role take tasks in turn. Raise a ProgramError if then, without a table,
+    the number of stages that a task uses depends on the task.
     """
     low.mmas_in_flight.wait_for_all()
     if op.attrs.get("schedule") == "table":
@@ -222,8 +226,8 @@ def tasks(low: WaveLowering, op: Op) -> None:
 
 
 def _from_table(low: WaveLowering, op: Op) -> None:
-    """Lower a `tasks` operation whose task numbers are read from a table. With `overlap pingpong` each half of the role
-    counts all tasks, does every other one, and advances its positions in channels past the other half's tasks.
+    """Lower a `tasks` operation that reads task numbers from a table. With `overlap pingpong`, each half of the role
+    does every second task, and advances its positions in channels past the tasks of the other half.
     """
     synchronises = any(uses_task_memory(op)) and not low.frames.has_private_memory
     whole_group = low.group
@@ -263,28 +267,27 @@ Skipped = list[tuple[RingPosition, Expr]]
 
 
 def _skip_tasks(low: WaveLowering, skipped: Skipped, times: Expr | int = 1) -> None:
-    """Emit the update of a wave's positions in channels past `times` tasks of the other half of the role. `skipped` are
-    pairs (position in a ring of stages, number of stages that one task uses).
+    """Emit the update of a wave's positions in channels past `times` tasks of the other half of the role. `skipped`
+    lists (position in a ring of stages, number of stages that one task uses).
     """
     for position, fills in skipped:
         skip_fills(low, position, fills * times)
 
 
 def _lower_epilogue(low: WaveLowering, op: Op) -> None:
-    """Lower the blocks of a `tasks` operation after its first one: they are the end (epilogue) of each task."""
+    """Lower all blocks of the `tasks` operation `op` after the first one: they are the end (epilogue) of each task."""
     for block in op.blocks[1:]:
         low.block(block)
 
 
 def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
     """Emit the first block of a task for one half of a ping-pong role: a wait for the half's turn, the block, and the
-    arrival that gives the turn to the other half.
+    arrival that gives the turn to the other half. Return [(position in a ring of stages, number of stages that the task
+    uses), ...]. Afterwards `low.group` is this half.
 
-    Operations at the beginning of the block that touch registers only come before the wait. If MMAs read only registers
-    and stages of channels, the arrival comes as soon as the last MMA is started, else after all are done.
-
-    Afterwards `low.group` is this half. Return pairs (position in a ring of stages, number of stages that a task uses).
-    Raise a ProgramError for an odd number of waves, or if the number of stages depends on a condition.
+    Operations at the start of the block that touch only registers come before the wait. If MMAs read only registers and
+    stages of channels, the arrival comes when the last MMA is started, otherwise when all are done. Raise a
+    ProgramError for an odd number of waves, or if the number of stages depends on a condition.
     """
     whole_group = low.group
     if whole_group.waves % 2:
@@ -326,25 +329,23 @@ def _pingpong_task(low: WaveLowering, op: Op) -> Skipped:
 
 
 def _is_register_only(op: Op) -> bool:
-    """True if `op` may run outside the turn of a ping-pong half, because it touches registers only.
-
-    In ping-pong, two halves of the waves take turns; each waits for its turn. True for an allocation, a view, a `let`,
-    and a fill of a register tensor.
+    """True if `op` may run before the turn of a ping-pong half begins, because it touches only registers: an
+    allocation, a view, a `let`, or a fill of a register tensor.
     """
     return op.name in ("alloc", "let", "view") or (op.name == "fill" and isinstance(op.operands[0].type, RegisterType))
 
 
 def _reads_stages_only(low: WaveLowering, block: Block) -> bool:
-    """True if the A and B operands of all MMAs in `block` are registers or stages of channels. Then the other half of a
-    ping-pong role may begin while the MMAs are in flight; it might overwrite other shared memory.
+    """True if the A and B operands of all MMAs in `block` are registers or stages of channels. The other half of a
+    ping-pong role may then begin while the MMAs are in flight, because it cannot overwrite these operands.
     """
     operands = [v for op in walk_block(block) if op.name == "mma" for v in op.operands[1:]]
     return all(isinstance(v.type, RegisterType) or low.chain.in_stage(v) for v in operands)
 
 
 def _count_uses(low: WaveLowering, block: Block, side: str, channel: Any) -> Expr:
-    """Return, as an expression, how often `block` does `side` ("acquire", "commit", "wait" or "release") on the channel
-    value `channel`; iterations of loops are multiplied. Raise a ProgramError if that depends on a condition.
+    """Return, as an expression, how often `block` runs the operation `side` ("acquire", "commit", "wait" or "release")
+    on the channel value `channel`, inner loops included. Raise a ProgramError if that depends on a condition.
     """
     total: Expr = as_expr(0)
     for op in block.ops:

@@ -38,8 +38,8 @@ InMemory = PlacedMemory | PlacedView
 
 def alloc(low: WaveLowering, op: Op) -> None:
     """Lower `alloc` on a GPU: emit the allocation of fragments (each lane's registers) for a register tensor, or of
-    shared memory of the workgroup for any other. Memory of a ping-pong role is allocated twice, once for each half of
-    its waves.
+    shared memory of the workgroup for a tensor in memory. Memory of a ping-pong role is allocated twice, once for each
+    half of the waves.
     """
     kind, result = op.attrs["type"], op.results[0]
     if isinstance(kind, RegisterType):
@@ -57,10 +57,12 @@ def alloc(low: WaveLowering, op: Op) -> None:
 
 
 def registers(low: WaveLowering, kind: RegisterType, name: str) -> RegisterTensor:
-    """Emit the allocation of fragments (each lane's registers) for a register tensor of type `kind`, and return them
-    with the coordinates of their elements. There is one fragment for each atom of C, for each row of atoms of A, or for
-    each column of atoms of B; one in all if the layout is no atom's. `name` is the start of their names. Raise a
-    ProgramError if `kind` is for another number of threads.
+    """Emit the allocation of fragments (each lane's registers) for a register tensor of type `kind`, and return them as
+    a RegisterTensor, with the coordinates of their elements. There is one fragment for each atom of C, for each row of
+    atoms of A, or for each column of atoms of B; one in all if `kind` has no atom's layout. The names of the fragments
+    begin with `name`.
+
+    Raise a ProgramError if `kind` is distributed over another number of threads than the current group of waves has.
     """
     spread = placement(kind, low.target)
     if spread.threads != low.lanes * low.group.waves:
@@ -76,9 +78,9 @@ def registers(low: WaveLowering, kind: RegisterType, name: str) -> RegisterTenso
 
 
 def _fragment_columns(low: WaveLowering, kind: RegisterType, spread: Placement) -> list[list[int]]:
-    """Return a list for each fragment of a register tensor of type `kind`: the indices, among a thread's values, of
-    those that the fragment holds. A fragment has the values of one atom of C, of one row of atoms of A, or of one
-    column of atoms of B; all values if the layout is no atom's. `spread` is the layout of the type.
+    """Return, for each fragment of a register tensor of type `kind`, the list of values that the fragment holds, as
+    indices among all values of a thread. `spread` is the layout of `kind`. The fragments are those that `registers`
+    describes.
     """
     every = list(range(spread.values))
     if kind.distribution is None or kind.distribution.operand is None or low.target is None:
@@ -100,7 +102,7 @@ def _fragment_columns(low: WaveLowering, kind: RegisterType, spread: Placement) 
 
 
 def view(low: WaveLowering, op: Op) -> None:
-    """Lower `view` on a GPU: record coordinates in the viewed memory as its result, or, for a register tensor, the
+    """Lower `view` on a GPU: record its result as coordinates in the viewed memory, or, for a register tensor, as the
     selected values. Nothing is emitted.
     """
     base = low.handles[op.operands[0]]
@@ -115,9 +117,9 @@ def view(low: WaveLowering, op: Op) -> None:
 
 
 def _view_of_registers(low: WaveLowering, op: Op, base: RegisterTensor, shape: tuple[int, ...]) -> RegisterTensor:
-    """Return the values of the register tensor `base` that the view `op` selects, as a register tensor of this shape.
-    Raise a ProgramError if its coordinates are not constant, or if some lanes hold more of the selected elements than
-    others.
+    """Return the elements of the register tensor `base` that the view `op` selects, as a register tensor with this
+    `shape`. Nothing is emitted. Raise a ProgramError if a coordinate is not constant, or if some lanes hold more of the
+    selected elements than others.
     """
     indices = np.indices(shape)
     names = {s.name: c for s, c in zip(op.attrs["over"], indices, strict=True)}
@@ -150,10 +152,8 @@ def _view_of_registers(low: WaveLowering, op: Op, base: RegisterTensor, shape: t
 
 def values_of(low: WaveLowering, piece: RegisterValues) -> Value:
     """Return a fragment (each lane's registers) that has exactly the values of `piece` (some values of a fragment), in
-    order.
-
-    If the piece is a whole fragment, that is the fragment itself; otherwise a shuffle to a new one is emitted. A wait
-    for MMAs that still write the fragment is emitted first.
+    order. If these are all values of their fragment, return that fragment; otherwise emit a shuffle to a new one. A
+    wait for MMAs that still write the fragment is emitted first.
     """
     low.mmas_in_flight.wait_for_registers(read=(piece.fragment,))
     if piece.whole:
@@ -165,7 +165,7 @@ def values_of(low: WaveLowering, piece: RegisterValues) -> Value:
 
 def shuffle(low: WaveLowering, target: Value, source: Value, columns: Any, lane_bits: int = 0) -> None:
     """Emit a shuffle: value i of each lane in `target` becomes value columns[i] of the same lane in `source`. With
-    `lane_bits` it comes from the lane whose number differs in these bits (lane ^ `lane_bits`).
+    `lane_bits`, it becomes that value of lane number `lane ^ lane_bits`.
     """
     lane, v = low.axes(len(columns))
     source_lane = lane ^ lane_bits if lane_bits else lane
@@ -180,10 +180,11 @@ def shuffle(low: WaveLowering, target: Value, source: Value, columns: Any, lane_
 def in_layout_of(
     low: WaveLowering, handle: Any, piece: RegisterValues, shape: tuple[int, ...], otherwise: float | None = None
 ) -> Value:
-    """Return a fragment (each lane's registers) with the elements of the lowered tensor `handle`, of this shape, at the
-    coordinates that `piece` gives for each lane's values. Registers are shuffled within lanes; memory is loaded, with
-    `otherwise` for elements out of bounds. Raise a ProgramError if no fragment of a register tensor has these elements
-    in every lane.
+    """Return a fragment (each lane's registers) with elements of the tensor `handle`, which has this `shape`: `piece`
+    gives the coordinates of each lane's values. For a tensor in registers, emit a shuffle within lanes if needed. For a
+    tensor in memory, emit a load, with `otherwise` for elements out of bounds (None: 0).
+
+    Raise a ProgramError if no fragment of a tensor in registers has these elements in every lane.
     """
     if isinstance(handle, RegisterTensor):
         wanted = piece.ids(shape)
@@ -192,15 +193,15 @@ def in_layout_of(
             if columns is not None:
                 selected = source.selected(columns, piece.coordinates)
                 return values_of(low, selected)
-        raise ProgramError("the operands are not spread over lanes alike; convert_layout first")
+        raise ProgramError("the operands are distributed over lanes differently; convert_layout first")
     loaded = low.fragment(handle.dtype, len(piece.columns))
     load(low, handle, loaded, piece, otherwise)
     return loaded
 
 
 def can_shuffle_to(handle: RegisterTensor, piece: RegisterValues, shape: tuple[int, ...]) -> bool:
-    """True if the elements at the coordinates that `piece` gives can be shuffled, within lanes, from one fragment of
-    the register tensor `handle` of this `shape`: in every lane, that fragment has all of the lane's elements.
+    """True if one fragment of the register tensor `handle`, which has this `shape`, has in every lane the elements at
+    the coordinates that `piece` gives for this lane: `in_layout_of` then succeeds.
     """
     wanted = piece.ids(shape)
     return any(matching_columns(wanted, handle.ids(source)) is not None for source in handle.pieces)
@@ -217,8 +218,9 @@ def _addresses(
 
 
 def load(low: WaveLowering, memory: InMemory, target: Value, piece: RegisterValues, otherwise: float | None) -> None:
-    """Emit the load of the fragment `target` from memory, at the coordinates that `piece` gives for each lane's values.
-    Elements out of bounds become `otherwise` (None: 0). A wait for MMAs that use the fragment comes first.
+    """Emit the load of the fragment `target` from `memory`, at the coordinates that `piece` gives for each lane's
+    values. Elements out of bounds become `otherwise` (None: 0). A wait for MMAs in flight that use the fragment is
+    emitted first.
     """
     low.mmas_in_flight.wait_for_registers(written=(target,))
     lane, v = low.axes(len(piece.columns))
@@ -263,10 +265,12 @@ def distribute_over_lanes(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None], None],
     width: int | None = None,
 ) -> None:
-    """Emit a loop in which the lanes of all waves take the elements of `shape` in turn, `width` contiguous elements at
-    once. `body(lane, value, coordinates, condition)` emits its work: `lane` and `value` are symbols, `coordinates`
-    expressions of these, and lanes work only if `condition` holds (None: always). `width` None means as many elements
-    of `item_bytes` bytes as a lane moves at once. Nothing is emitted for an empty shape.
+    """Emit a loop in which the lanes of all waves take the elements of a tensor of this `shape` in turn, `width`
+    contiguous elements at once. Nothing is emitted for an empty shape.
+
+    `body(lane, value, coordinates, condition)` emits the body of the loop. `lane` and `value` are symbols,
+    `coordinates` are expressions of them, and lanes work only if `condition` holds (None: always). If `width` is None,
+    it is the number of elements of `item_bytes` bytes that a lane moves at once.
     """
     count = prod(map(as_expr, shape), start=as_expr(1))
     if count is as_expr(0):
@@ -283,7 +287,7 @@ def distribute_over_lanes(
 
 def _widest(shape: tuple[Size, ...], item_bytes: int, vector_bytes: int) -> int:
     """Return the number of contiguous elements of `item_bytes` bytes that a lane moves at once: as many as
-    `vector_bytes` holds, halved until it divides the last extent of `shape`; 1 for a scalar.
+    `vector_bytes` bytes hold, halved until the number divides the last extent of `shape`; 1 for a scalar.
     """
     width = max(1, vector_bytes // item_bytes)
     while shape and as_expr(shape[-1]) % width is not as_expr(0):
@@ -305,8 +309,8 @@ def coordinates_of(index: Expr, shape: tuple[Size, ...]) -> tuple[Expr, ...]:
 
 def fill(low: WaveLowering, op: Op) -> None:
     """Lower `fill` on a GPU: emit code that sets every element of the target to the attribute `value`. Zeros of
-    registers are only recorded: an MMA can start from zero itself, and other uses fill the registers first. Raise a
-    ProgramError if the target is a part of a register tensor.
+    registers are only recorded as `cleared`, because an MMA can start from zero; other uses of the registers emit them
+    first. Raise a ProgramError if the target is a view of some values of a fragment.
     """
     target, value = low.handles[op.operands[0]], op.attrs["value"]
     if isinstance(target, RegisterTensor):
@@ -370,17 +374,18 @@ def load_at(
 
 
 def _check_whole(piece: RegisterValues) -> None:
-    """Raise a ProgramError if `piece` (some values of a fragment) does not have all values of its fragment: a part can
+    """Raise a ProgramError unless `piece` (some values of a fragment) has all values of its fragment. Other pieces can
     be read, but not written.
     """
     if not piece.whole:
-        raise ProgramError("a part of registers is read only: write to the whole, or convert_layout")
+        raise ProgramError("a view of registers is read-only: write to the whole tensor, or convert_layout")
 
 
 def copy(low: WaveLowering, op: Op) -> None:
-    """Lower `copy` on a GPU: asynchronously if the attribute `by` names an asynchronous copy atom, else by loads,
-    shuffles within lanes, and stores. Source elements out of bounds become the attribute `otherwise`. Raise a
-    ProgramError if the target is a part of a register tensor.
+    """Lower `copy` on a GPU: asynchronously if the attribute `by` names an asynchronous copy atom, otherwise by loads,
+    shuffles within lanes, and stores. Source elements out of bounds become the attribute `otherwise` (default 0). Raise
+    a ProgramError if the target is a view of some values of a fragment, or if the lanes of a source in registers lack
+    elements of a target in registers.
     """
     source, target = (low.handles[v] for v in op.operands)
     otherwise = op.attrs.get("otherwise")
@@ -415,15 +420,16 @@ def copy(low: WaveLowering, op: Op) -> None:
 
 def bulk_copy(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -> None:
     """Emit a bulk copy (one instruction for a box of elements) from `source` to `target`, started by one wave of each
-    group. One of them is global memory, the other a stage of a channel; if not, raise a ProgramError. A load signals
-    the stage's `full` barrier; the release of the stage waits for a copy out. With `multicast` each workgroup of a
-    cluster loads a part for all.
+    group of waves. One tensor is global memory, and the other a stage of a channel; raise a ProgramError if not.
+
+    A load signals the stage's `full` barrier. For a copy out, the release of the stage will wait. With the attribute
+    `multicast` of `op`, each workgroup of a cluster loads an equal part for all.
     """
     is_load = target.root.buffer.type.space == "shared"
     near, far = (target, source) if is_load else (source, target)
     stage = near.root
     if not isinstance(stage, Stage):
-        raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
+        raise ProgramError("an asynchronous copy must be to or from a stage of a channel")
     shared = low.cluster if op.attrs.get("multicast") else 1
     groups = 1 if is_load else stage.ring.groups
     parts, part = (shared, low.rank) if is_load else (groups, low.group.wave // (low.group.waves // groups))
@@ -467,11 +473,12 @@ def bulk_copy(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -> 
 
 
 def lane_copies(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -> None:
-    """Emit asynchronous copies from `source` to `target`, each started by a lane for a few elements that are contiguous
-    in the target; the commit of the stage waits for them. Raise a ProgramError if the target is no stage of a channel.
+    """Emit asynchronous copies from `source` to `target` by the atom of `op`. Each lane copies a few elements at once
+    that are contiguous in the target. The commit of the stage will wait for them. Raise a ProgramError if the target is
+    no stage of a channel.
     """
     if not isinstance(target.root, Stage):
-        raise ProgramError("a copy that goes on by itself is to or from a stage of a channel")
+        raise ProgramError("an asynchronous copy must be to or from a stage of a channel")
     atom = low.target.copy_atom(op.attrs["by"])
     width = (atom.bytes_moved or 0) // low.lanes // target.dtype.numpy.itemsize
     shape = target.extents
@@ -499,9 +506,11 @@ def lane_copies(low: WaveLowering, op: Op, source: InMemory, target: InMemory) -
 
 
 def _coordinates(memory: InMemory, axes: tuple[Expr, ...]) -> tuple[tuple[tuple[Expr, bool], ...], tuple[Expr, ...]]:
-    """Return (coordinates, ends) for the element of `memory` at coordinates `axes`. `coordinates` are, for each
-    dimension of the tensor below all views, pairs (coordinate, True if it may be out of bounds). `ends` are expressions
-    that are all at least 0 if the element is in bounds of every view.
+    """Return (coordinates, ends) for the element of `memory` at the coordinates `axes`.
+
+    `coordinates` has a pair (coordinate, True if it may be out of bounds) for each dimension of the tensor below all
+    views. `ends` are expressions: an element within the tensor is in bounds of every view exactly if all of them are at
+    least 0.
     """
     coordinates: tuple[tuple[Expr, bool], ...] = tuple((a, False) for a in axes)
     ends: list[Expr] = []

@@ -40,14 +40,14 @@ class DistributedTensor:
 
     @property
     def held_dims(self) -> Dims:
-        """The dimensions that are distributed over lanes: all but those of extent 1."""
+        """The dimensions that are distributed over lanes: all but those of extent 1, in order."""
         return tuple(d for d in self.dims if d is not None)
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of some distributed dimensions that is computed at once. A loop along a dimension takes a few of each
-    lane's vectors at a time.
+    """The elements of some distributed dimensions that are computed at once. A loop along a dimension takes a few of
+    each lane's vectors at a time.
     """
 
     dims: Dims
@@ -60,12 +60,12 @@ class Window:
 
     @property
     def values(self) -> int:
-        """The number of elements of the window that each lane has."""
+        """The number of elements of the window that each lane has, elements past the end included."""
         return held(self.dims)
 
     def coordinates(self, low: WaveLowering, lane: Symbol, v: Symbol) -> dict[Dim, tuple[Expr, Expr | None]]:
-        """Return {dimension: (coordinate, condition)} of value `v` of lane `lane`, as expressions of these two symbols.
-        `condition` says that the coordinate is in bounds; it is None if it always is.
+        """Return {dimension of `full_dims`: (coordinate, condition)} for value number `v` of lane `lane`, as
+        expressions of these two symbols. `condition` says that the coordinate is in bounds; None if it always is.
         """
         place_of: dict[Dim, tuple[Expr, Expr | None]] = {}
         digit_of: dict[tuple[Dim, bool], Expr] = {}
@@ -88,7 +88,7 @@ def window(dims: Dims) -> Window:
 
 def alloc(low: WaveLowering, op: Op) -> None:
     """Lower `alloc` of a tensor that the thread-layout analysis distributed over lanes: emit the allocation of a
-    fragment for each lane's values, and record it with the distribution.
+    fragment for each lane's values, and record it as a DistributedTensor.
     """
     kind, result = op.attrs["type"], op.results[0]
     dims = low.frames.tensors[result]
@@ -97,7 +97,9 @@ def alloc(low: WaveLowering, op: Op) -> None:
 
 
 def lower_distributed(low: WaveLowering, op: Op) -> None:
-    """Lower a `reduce`, `map`, `copy` or `fill` whose axes the thread-layout analysis distributed over lanes."""
+    """Lower `op`, a `reduce`, `map`, `copy` or `fill` with axes that the thread-layout analysis distributed
+    over lanes.
+    """
     if op.name == "reduce":
         reduce(low, op)
     else:
@@ -108,8 +110,8 @@ def lower_distributed(low: WaveLowering, op: Op) -> None:
 
 
 def map_(low: WaveLowering, op: Op) -> None:
-    """Lower a `map`, `copy` or `fill` whose axes are distributed over lanes: each lane computes its own elements.
-    Elements in memory are processed a few at a time, in loops along dimensions that no register tensor has.
+    """Lower a `map`, `copy` or `fill` with axes distributed over lanes: each lane computes the elements that it holds.
+    Along dimensions that no register tensor has, loops take a few elements at a time, to limit the loads in flight.
     """
     axes = low.frames.axes[op]
     dims = tuple(d for d in axes if d is not None)
@@ -136,9 +138,9 @@ def map_(low: WaveLowering, op: Op) -> None:
 def _in_parts(
     low: WaveLowering, dims: Dims, fixed: set[Dim], emit_part: Callable[[Window], None], max_values: int
 ) -> None:
-    """Call `emit_part(window)` for windows that together cover the dimensions `dims`. It is one window if a lane has at
-    most `max_values` values in all. Otherwise loops are emitted along dimensions that are not in `fixed`, and each
-    window covers a few of a lane's vectors along these.
+    """Call `emit_part(window)` for windows that together cover the dimensions `dims`. If a lane has at most
+    `max_values` values, it is one window. Otherwise loops are emitted along dimensions that are not in `fixed`, and
+    each window has a few of a lane's vectors along these dimensions.
     """
 
     def split(window_now: Window, free_dims: list[Dim]) -> None:
@@ -171,9 +173,9 @@ def _in_parts(
 
 
 def _emit_window(low: WaveLowering, op: Op, axes: tuple[Dim | None, ...], window: Window) -> None:
-    """Emit a `map`, `copy` or `fill` for the elements of one window. `axes` are the dimensions of its axes (None:
-    extent 1). Sources are loaded or rearranged, the formula is computed, and the result stays in registers or is stored
-    to memory.
+    """Emit a `map`, `copy` or `fill` for the elements of `window`: load or rearrange the sources, compute the formula,
+    and keep the result in registers or store it to memory. `axes` are the dimensions of the axes of `op` (None: extent
+    1).
     """
     sources, target = (op.operands[:1], op.operands[1]) if op.name == "copy" else (op.operands[1:], op.operands[0])
     if op.name == "fill":
@@ -204,8 +206,8 @@ def load_window(
     low: WaveLowering, op: Op, value: Value, axes: tuple[Dim | None, ...], window: Window, otherwise: Any = None
 ) -> Value:
     """Return a fragment with each lane's values of `value`, an operand of `op`, over `window`. `axes` are the
-    dimensions of the axes of `op` (None: extent 1). For a tensor in registers emit shuffles within lanes, for one in
-    memory loads, with `otherwise` for elements out of bounds (None: 0).
+    dimensions of the axes of `op` (None: extent 1). A tensor in registers is shuffled within lanes, if needed. A tensor
+    in memory is loaded, with `otherwise` for elements out of bounds (None: 0).
     """
     handle = low.handles[low.frames.root(value)]
     if isinstance(handle, DistributedTensor):
@@ -236,20 +238,19 @@ def load_window(
 
 
 def _coordinates(axes: tuple[Dim | None, ...], places: Mapping[Dim, tuple[Expr, Expr | None]]) -> tuple[Expr, ...]:
-    """Return the coordinate along each axis of an operation. `axes` are the dimensions of the axes, and `places` is
-    {dimension: (coordinate, condition)}, of which the condition is ignored. An axis gets 0 if it has no dimension, or
-    none in `places`.
+    """Return the coordinate along each axis of an operation: that of the axis's dimension in `places`, {dimension:
+    (coordinate, condition)}. Conditions are ignored. `axes` are the dimensions of the axes. The coordinate is 0 for
+    None (extent 1), and for a dimension that `places` lacks.
     """
     return tuple(as_expr(0) if d is None or d not in places else places[d][0] for d in axes)
 
 
 def _without_broadcast_dims(low: WaveLowering, memory: Any, axes: tuple[Dim | None, ...], window: Window) -> Window:
     """Return `window` without the dimensions along which `memory` has the same element everywhere, so that a lane loads
-    it once.
+    it once; `window` itself if there are none. `axes` are the dimensions of the operation's axes (None: extent 1).
 
-    Only dimensions of which a lane has several elements are left out. They may be divided among lanes, which then load
-    the same element, and lanes past the end load it too. `axes` are the dimensions of the operation's axes (None:
-    extent 1).
+    Only dimensions of which a lane has several elements are left out. Other lanes along such a dimension, and lanes
+    past its end, load the same element.
     """
     lane, v = low.axes(window.values)
     places = window.coordinates(low, lane, v)
@@ -271,8 +272,9 @@ def _without_broadcast_dims(low: WaveLowering, memory: Any, axes: tuple[Dim | No
 
 
 def _shifting_dims(low: WaveLowering, value: Value, axes: tuple[Dim | None, ...]) -> list[Dim]:
-    """Return the dimensions in `axes` that are part of a shifted coordinate (i + 2*j + 1, as in a sliding window) at
-    which an operation reads the register tensor `value`; [] if it reads at no shifted coordinate.
+    """Return the dimensions in `axes` that are in a shifted coordinate (i + 2*j + 1, as in a sliding window) at which
+    an operation reads the register tensor `value`; [] if there is no such coordinate. `axes` are the dimensions of the
+    operation's axes (None: extent 1).
     """
     shifts = [x for x in low.frames.through(value) or () if isinstance(x, Shifted)]
     moved = [axes[axis] for x in shifts for axis, _ in x.steps]
@@ -282,10 +284,11 @@ def _shifting_dims(low: WaveLowering, value: Value, axes: tuple[Dim | None, ...]
 def _from_shifted(
     low: WaveLowering, handle: DistributedTensor, dims: Dims, axes: tuple[Dim | None, ...], through: Sequence[Seen]
 ) -> Value:
-    """Emit a shuffle within lanes for a register tensor (`handle`) that is read at shifted coordinates (i + 2*j + 1, as
-    in a sliding window), and return a fragment with each lane's values over `dims`. `axes` are the dimensions of the
-    operation's axes. For each dimension of the tensor, `through` has the number of the axis, or the sum of axes, that
-    is its coordinate.
+    """Emit a shuffle within lanes of a register tensor (`handle`) that is read at shifted coordinates (i + 2*j + 1, as
+    in a sliding window), and return a fragment with each lane's values over `dims`.
+
+    `axes` are the dimensions of the operation's axes (None: extent 1). `through` has, for each dimension of the tensor,
+    the number of the axis that is its coordinate, a Shifted sum of axes, or None (extent 1).
     """
     counted = digits(dims)
     extents = [n for _, _, n in counted]
@@ -310,14 +313,15 @@ def _from_shifted(
     return picked
 
 
-def expanded(low: WaveLowering, handle: DistributedTensor, dims: Dims, own_dims: Dims) -> Value:
-    """Return a fragment with the values of the register tensor `handle` repeated along the dimensions that it lacks:
-    `own_dims` are its dimensions, `dims` all dimensions. Emit a shuffle within lanes; nothing if it lacks none.
+def expanded(low: WaveLowering, handle: DistributedTensor, dims: Dims, tensor_dims: Dims) -> Value:
+    """Return a fragment with the values of the register tensor `handle` repeated to the dimensions `dims`.
+    `tensor_dims` are the dimensions of the tensor, some of `dims`. Emit a shuffle within lanes; if both are equal, emit
+    nothing and return the tensor's fragment.
     """
-    if tuple(own_dims) == tuple(dims):
+    if tuple(tensor_dims) == tuple(dims):
         return handle.fragment
     picked = low.fragment(handle.dtype, held(dims))
-    copies.shuffle(low, picked, handle.fragment, matching_values(dims, own_dims))
+    copies.shuffle(low, picked, handle.fragment, matching_values(dims, tensor_dims))
     return picked
 
 
@@ -331,12 +335,17 @@ def store_window(
 ) -> None:
     """Emit the store of the fragment `source` to `memory`, at the elements of `window`. `axes` are the dimensions of
     the operation's axes (None: extent 1). An element that several lanes have is stored by the first of them.
-    `reads_target` says that the operation also reads this memory: then the waves synchronise before such a store.
+
+    `reads_target` says that the operation also reads this memory. If several lanes have one element, the waves then
+    synchronise before the store.
     """
     lane, v = low.axes(window.values)
     places = window.coordinates(low, lane, v)
     where = memory.at(tuple(as_expr(0) if d is None else places[d][0] for d in axes))
-    bounds, first_conditions = [c for _, c in places.values() if c is not None], first(low, window.full_dims, lane)
+    bounds, first_conditions = (
+        [c for _, c in places.values() if c is not None],
+        first_lane_conditions(low, window.full_dims, lane),
+    )
     if reads_target and first_conditions:
         low.sync_waves()
     condition = conjunction((*bounds, *first_conditions, *where.conditions))
@@ -345,9 +354,10 @@ def store_window(
     low.note_stored(memory)
 
 
-def first(low: WaveLowering, dims: Dims, lane: Symbol) -> list[Expr]:
-    """Return conditions, to be joined by and, under which a lane is the first of those that have the same elements of a
-    tensor distributed as `dims`; [] if every lane has elements of its own. `lane` is the lane's symbol.
+def first_lane_conditions(low: WaveLowering, dims: Dims, lane: Symbol) -> list[Expr]:
+    """Return conditions under which a lane is the first of the lanes that have the same elements of a tensor
+    distributed as `dims`; all of them must hold. Return [] if no two lanes have the same elements. The conditions are
+    expressions of the symbol `lane` and of the wave's number.
     """
     distributed_bits = 0
     for d in dims:
@@ -372,7 +382,8 @@ def first(low: WaveLowering, dims: Dims, lane: Symbol) -> list[Expr]:
 
 def reduce(low: WaveLowering, op: Op) -> None:
     """Lower `reduce` of a tensor that is distributed over lanes: emit the combination of values within each lane, then
-    of lanes by shuffles, then of waves through shared memory. The result is stored, or stays in registers.
+    of lanes by shuffles, then of waves through shared memory. The result is stored to memory, or stays in registers.
+    With the attribute `accumulate`, it is combined with the target's old elements.
     """
     source, target = op.operands
     axes, along = low.frames.axes[op], op.attrs["along"]
@@ -422,9 +433,10 @@ def _lane_totals(
     kind: DType,
     combination: Formula,
 ) -> Value:
-    """Emit each lane's own part of the reduction `op`, and return a fragment with one total per row: the lane's values
-    along the dimension `reduced` (None: extent 1), combined by the formula `combination` in the type `kind`. `dims` are
-    all distributed dimensions of the source, `axes` those of all its axes (None: extent 1).
+    """Emit the combination of each lane's values along the dimension `reduced` (None: extent 1) of the reduction `op`,
+    and return a fragment with one total per row, of the type `kind`. `combination` is the formula that combines
+    operands 1 and 2. `dims` are the distributed dimensions of the source, `axes` the dimensions of all its axes (None:
+    extent 1).
     """
     source, row_dims = op.operands[0], tuple(d for d in dims if d is not reduced)
     neutral = general.neutral(op.attrs["with"], kind)
@@ -452,8 +464,8 @@ def _lane_totals(
 
 
 def masked(low: WaveLowering, values: Value, window: Window, reduced: Dim, neutral: float) -> Value:
-    """Emit a copy of the fragment `values` over `window`, with `neutral` in place of values past the end of the
-    dimension `reduced`; return it. Return `values` itself if all are in bounds.
+    """Emit a copy of the fragment `values`, which has the elements of `window`. In the copy, values past the end of the
+    dimension `reduced` are `neutral`. Return the copy; return `values` itself if all are in bounds.
     """
     lane, v = low.axes(window.values)
     in_bounds = window.coordinates(low, lane, v)[reduced][1]
@@ -467,9 +479,9 @@ def masked(low: WaveLowering, values: Value, window: Window, reduced: Dim, neutr
 
 
 def _combine_within_lane(low: WaveLowering, values: Value, dims: Dims, row_dims: Dims, combination: Formula) -> Value:
-    """Emit the combination of a lane's `values` over `dims`, in pairs by the formula `combination`, and return a
-    fragment with one value per row. `row_dims` are the dimensions that are not reduced. Return `values` itself if there
-    is nothing to combine.
+    """Emit the combination of each lane's `values` over `dims`, in pairs, and return a fragment with one value per row.
+    `row_dims` are the dimensions that are not reduced. `combination` is the formula that combines operands 1 and 2.
+    Return `values` itself if each row has one value.
     """
     rows = matching_values(dims, row_dims)
     count = held(row_dims)
@@ -479,9 +491,9 @@ def _combine_within_lane(low: WaveLowering, values: Value, dims: Dims, row_dims:
 
 
 def _combine_in_pairs(low: WaveLowering, values: Value, rows: Any, combination: Formula) -> Value:
-    """Emit the combination of parts of the fragment `values` by a formula, and return a fragment of one part's size.
-    Each row of the table `rows` lists the indices of one part's values. Adjacent parts are combined first: ((a b) (c
-    d)).
+    """Emit the combination, element by element, of parts of the fragment `values`, and return a fragment with as many
+    values as one part. Each row of the table `rows` lists the indices of the values of one part. `combination` is the
+    formula that combines operands 1 and 2. Adjacent parts are combined first: ((a b) (c d)).
     """
     parts = []
     for columns_of_part in rows:
@@ -496,9 +508,9 @@ def _combine_in_pairs(low: WaveLowering, values: Value, rows: Any, combination: 
 
 
 def _combine_lanes(low: WaveLowering, reduced: Dim, total: Value, count: int, combination: Formula) -> None:
-    """Emit shuffles that combine, by a formula and in place, the fragment `total` with those of the other lanes of the
-    wave that have the same rows; afterwards all of them have the result. `reduced` is the dimension that is divided
-    among lanes, `count` the number of rows per lane, `combination` the formula.
+    """Emit shuffles that combine the fragment `total`, in place, with the totals of the other lanes of the wave that
+    have the same rows; afterwards all these lanes have the result. `reduced` is the dimension that is divided among
+    lanes, `count` the number of rows per lane, and `combination` the formula that combines operands 1 and 2.
     """
     bit = reduced.stride
     while bit < min(low.lanes, reduced.stride * reduced.threads):
@@ -509,12 +521,12 @@ def _combine_lanes(low: WaveLowering, reduced: Dim, total: Value, count: int, co
 
 
 def _combine_waves(low: WaveLowering, op: Op, reduced: Dim, row_dims: Dims, total: Value, combination: Formula) -> None:
-    """Emit the exchange of partial results between waves that have the same rows, and their combination into `total`.
+    """Emit the combination of the fragment `total`, in place, with the totals of the other waves that have the same
+    rows, through shared memory. Nothing is emitted if each row is in one wave. If the result of `op` is only stored to
+    memory, only the first wave of a row combines.
 
-    Each wave has in `total` the result of its own part of the rows; it goes through shared memory, and `total` is
-    changed in place. `reduced` is the dimension that is divided among waves, `row_dims` are the others; `combination`
-    is the formula that combines two partial results. If the result is only stored to memory, only the first wave of a
-    row combines. Nothing is emitted if each row is in one wave.
+    `reduced` is the dimension that is divided among waves, and `row_dims` are the other dimensions. `combination` is
+    the formula that combines operands 1 and 2.
     """
     waves = low.frames.waves_per_row(op)
     if waves <= 1:
@@ -544,9 +556,10 @@ def _combine_waves(low: WaveLowering, op: Op, reduced: Dim, row_dims: Dims, tota
 def _combine_stored_totals(
     low: WaveLowering, scratch: Any, total: Value, count: int, lanes: int, waves: Sequence[Expr], combination: Formula
 ) -> None:
-    """Emit the loads of the totals that `waves` have stored in the shared memory `scratch`, and their combination by a
-    formula into `total`. `count` is the number of rows per lane, `lanes` the number of lanes in a wave that have
-    different rows.
+    """Emit the loads of the totals that the waves numbered `waves` have stored in the shared memory `scratch`, and
+    their combination; the result is assigned to the fragment `total`. `count` is the number of rows per lane, `lanes`
+    the number of lanes in a wave that have different rows, and `combination` the formula that combines operands 1 and
+    2.
     """
     at_once = max(1, low.target.lane_access.loads_in_flight // count)
     for first in range(0, len(waves), at_once):

@@ -27,8 +27,8 @@ COMBINING = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 def map_(low: WaveLowering, op: Op) -> None:
     """Lower `map` on a GPU: each lane computes the formula for the elements that it holds in registers. If the result
-    is in memory, the lanes that hold a register operand store it. If all tensors are in memory, lanes take the elements
-    in turn.
+    is in memory, the lanes that hold a register operand compute and store it. If all tensors are in memory, lanes take
+    the elements in turn. Raise a ProgramError if register operands have different layouts.
     """
     handles = [low.handles[v] for v in op.operands]
     target = handles[0]
@@ -66,9 +66,10 @@ def _compute(
     at: tuple[Expr, ...],
     rare: bool = False,
 ) -> None:
-    """Emit result = formula of the map `op`, applied to `operands`, for each value of each lane. All are fragments with
-    the same elements. `at` are the coordinates of these elements, as expressions of the symbols `lane` and `v` (index
-    of a lane's value); the formula may use them. `rare` marks a computation that seldom changes its result.
+    """Emit the computation of the fragment `result`: the formula of the map `op`, applied to the fragments `operands`,
+    for each value of each lane. All fragments have elements with the same coordinates, `at`: expressions of the symbols
+    `lane` and `v` (index of a lane's value), which the formula may use. `rare` marks a computation that seldom changes
+    its result.
     """
     names = dict(zip(op.attrs.get("over", ()), at, strict=False))
     with low.means(names):
@@ -78,8 +79,8 @@ def _compute(
 
 
 def _map_in_memory(low: WaveLowering, op: Op, handles: list[Any]) -> None:
-    """Emit the map `op`, whose tensors are all in memory: each lane loads, computes and stores its share of the
-    elements. `handles` are the lowered operands, the result first.
+    """Emit the map `op`, with all tensors in memory: lanes take the elements in turn, and load, compute and store them.
+    `handles` are the operands' memories, the result first.
     """
     target = handles[0]
 
@@ -97,9 +98,9 @@ def _map_in_memory(low: WaveLowering, op: Op, handles: list[Any]) -> None:
 
 
 def reduce(low: WaveLowering, op: Op) -> None:
-    """Lower `reduce` of register tensors: emit the combination of values within each lane, then of lanes with the same
-    row by shuffles, then of waves through shared memory, in the same order in all waves. If the layouts or the type do
-    not allow it, each row is reduced by one lane through memory.
+    """Lower `reduce` on a GPU. For register tensors, emit the combination of values within each lane, then of lanes
+    with the same row by shuffles, then of waves through shared memory, in the same order in all waves. If the layouts
+    or the type do not allow it, or an operand is in memory, one lane reduces each row through memory.
     """
     handles = [low.handles[v] for v in op.operands]
     plans = _piece_reductions(low, op, *handles) if len(handles) == 2 and isinstance(op.attrs["with"], str) else None
@@ -129,12 +130,12 @@ source's values; the bits of the lane number to shuffle over; and for each wave,
 
 
 def _piece_reductions(low: WaveLowering, op: Op, source: Any, target: Any) -> list[PieceReduction] | None:
-    """Return [PieceReduction, ...], one for each piece (values of one fragment) of the register tensor `target`; None
-    if the reduction `op` cannot be done by shuffles.
+    """Return a list with one PieceReduction for each piece (values of one fragment) of the register tensor `target`. It
+    is (values of each row in a lane, bits of the lane number to shuffle over, waves to combine).
 
-    A PieceReduction is (the source values of each row in a lane, the bits of the lane number to shuffle over, the waves
-    to combine). None if `source` or `target` is no register tensor, if the type is no float that is its own accumulator
-    type, or if the layouts do not match.
+    Return None if the reduction `op` cannot be done by shuffles: `source` or `target` is no register tensor, `target`
+    is a view of some values of a fragment, the type is no float that is its own accumulator type, or the layouts do not
+    match.
     """
     if not isinstance(source, RegisterTensor) or not isinstance(target, RegisterTensor) or not source.dtype.is_float:
         return None
@@ -165,8 +166,8 @@ def _piece_reductions(low: WaveLowering, op: Op, source: Any, target: Any) -> li
 
 
 def _waves_sharing_rows(low: WaveLowering, wanted: Any, count: int) -> list[list[int]]:
-    """Return, for each wave, the list of waves that hold the same rows as it does, itself included, in order. `wanted`
-    is the table of rows over [thread, value]. If a list has not `count` waves, return lists of each wave alone.
+    """Return, for each wave, the list of waves (itself included, in order) that hold the same rows. wanted[thread,
+    value] is the row that a register holds. If a list does not have `count` waves, return lists of each wave alone.
     """
     tables = [x.tobytes() for x in np.ascontiguousarray(wanted).reshape(low.group.waves, -1)]
     mates = [[n for n, other in enumerate(tables) if other == table] for table in tables]
@@ -174,9 +175,10 @@ def _waves_sharing_rows(low: WaveLowering, wanted: Any, count: int) -> list[list
 
 
 def _over_waves(low: WaveLowering, key: Any, waves: list[list[int]], total: Value, combination: Formula) -> Value:
-    """Emit the exchange of each wave's fragment `total` through shared memory, and return a fragment with the totals
-    combined by the formula `combination`. waves[w] lists the waves that wave w combines, in order. `key` identifies the
-    scratch memory. Raise a ProgramError if these wave numbers cannot be computed from the wave's number.
+    """Emit the exchange of each wave's fragment `total` through shared memory, and return a fragment in which the
+    totals of waves[w] are combined, in order, for wave w. `combination` is the formula that combines operands 1 and 2.
+    `key` identifies the scratch memory. Raise a ProgramError if the wave numbers are no expressions of the wave's
+    number.
     """
     count = int(total.type.shape[1])
     exchange = general.scratch(low, (*key, "waves"), total.type.dtype, (low.group.waves, low.lanes, count))
@@ -189,7 +191,7 @@ def _over_waves(low: WaveLowering, key: Any, waves: list[list[int]], total: Valu
     for n in range(len(waves[0])):
         mate = as_expression(np.asarray([mates[n] for mates in waves]), low.group.wave)
         if mate is None:
-            raise ProgramError("reduce: which waves share a row is no sum of digits of their number")
+            raise ProgramError("reduce: the waves that share a row are no sums of digits of the wave's number")
         part = low.fragment(total.type.dtype, count)
         low.emit("load", (part, exchange.buffer), over=(lane, v), at=(exchange.at((mate, lane, v)).offset,))
         if combined is not None:
@@ -200,9 +202,9 @@ def _over_waves(low: WaveLowering, key: Any, waves: list[list[int]], total: Valu
 
 
 def _within_lanes(low: WaveLowering, source: RegisterTensor, groups: list[list[Any]], combination: Formula) -> Value:
-    """Emit the combination of each lane's values of a row, in pairs by a formula, and return a fragment with one total
-    per row. `groups` lists, for each piece (values of one fragment) of `source` and each row, the indices of the row's
-    values.
+    """Emit the combination of each lane's values of a row, in pairs, and return a fragment with one total per row.
+    groups[p][r] are the indices of the values of row r in piece p (values of one fragment) of `source`. `combination`
+    is the formula that combines operands 1 and 2.
     """
     parts: list[Value] = []
     for piece, columns_of_rows in zip(source.pieces, groups, strict=True):
@@ -220,10 +222,9 @@ def _within_lanes(low: WaveLowering, source: RegisterTensor, groups: list[list[A
 
 
 def _lane_bits_of_row(low: WaveLowering, source: RegisterTensor, reduced_dim: int, wanted: Any) -> list[int]:
-    """Return a list of the bits of the lane number (1, 2, 4, ...) that a row's reduction must shuffle over.
-
-    Lanes that differ in one of these bits have the same rows, but other elements of them. `source` is the tensor that
-    is reduced along `reduced_dim`; `wanted[thread, value]` is the row of the result that each register holds.
+    """Return a list of the bits of the lane number (1, 2, 4, ...) that the reduction of a row must shuffle over. Lanes
+    that differ in one of these bits hold the same rows, but other elements of them. `source` is the tensor that is
+    reduced along `reduced_dim`; wanted[thread, value] is the row of the result that a register holds.
     """
     threads = np.arange(len(wanted))
     column = source.pieces[0].coordinates[reduced_dim]
@@ -238,7 +239,8 @@ def _lane_bits_of_row(low: WaveLowering, source: RegisterTensor, reduced_dim: in
 
 def broadcast(low: WaveLowering, op: Op) -> None:
     """Lower `broadcast` on a GPU: each lane repeats values of the source that it holds in registers, or loads them from
-    memory. If the target is in memory, or a lane lacks values, elements go through shared memory.
+    memory. If the target is in memory, or a lane lacks values of a source in registers, elements go through shared
+    memory.
     """
     source, target = (low.handles[v] for v in op.operands)
     if not isinstance(target, RegisterTensor):

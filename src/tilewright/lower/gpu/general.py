@@ -32,8 +32,8 @@ FIRST = {"sum": 0, "prod": 1}
 
 def scratch(low: WaveLowering, key: Any, dtype: DType, shape: tuple[int, ...]) -> PlacedMemory:
     """Return shared scratch memory of the workgroup as a packed tensor of this type and shape, allocated at the start
-    of the program. Calls with the same `key` in one role get the same memory. Each half of a ping-pong role has its
-    own.
+    of the program. Calls with the same `key` in one role return the same memory. Each half of a ping-pong role has its
+    separate memory.
     """
     size = max(1, int(np.prod(shape, dtype=np.int64)))
     kind = TensorType("shared", dtype, (as_expr(size * low.group.halves),))
@@ -43,8 +43,8 @@ def scratch(low: WaveLowering, key: Any, dtype: DType, shape: tuple[int, ...]) -
 
 
 def in_memory(low: WaveLowering, op: Op, operand: int, filled: bool = True) -> InMemory:
-    """Return operand number `operand` of `op` in memory: itself, or scratch memory if it is in registers. Its elements
-    are stored there first, and the waves synchronise, unless `filled` is False: the memory is then for results.
+    """Return operand number `operand` of `op` in memory. If it is in registers, return scratch memory instead; emit the
+    stores of its elements there and a barrier of the waves, unless `filled` is False because the memory is for results.
     """
     handle = low.handles[op.operands[operand]]
     if not isinstance(handle, RegisterTensor):
@@ -59,9 +59,9 @@ def in_memory(low: WaveLowering, op: Op, operand: int, filled: bool = True) -> I
 
 
 def load_results(low: WaveLowering, op: Op, operands: range | tuple[int, ...], memories: list[InMemory]) -> None:
-    """Emit the loads of an operation's results from `memories` to registers, for those of the operands numbered in
-    `operands` that are register tensors. The waves synchronise before if `op` has any register tensor, and after if it
-    loads any.
+    """Emit the loads of results of `op` from `memories` to registers: memories[i] has the result of operand number
+    operands[i]. Operands that are not in registers are skipped. A barrier of the waves is emitted before if any operand
+    of `op` is in registers, and another one after if there are loads.
     """
     handles = [low.handles[op.operands[i]] for i in operands]
     if any(isinstance(h, RegisterTensor) for h in (low.handles[v] for v in op.operands)):
@@ -96,12 +96,14 @@ class Rows:
         self.kinds = [s.dtype.accumulator if wide else s.dtype for s in self.sources]
 
     def _reads_targets(self) -> bool:
-        """True if the old elements of the targets are needed, because the operation has the attribute `accumulate`."""
+        """True if the operation combines its results with the old elements of the targets: it has the attribute
+        `accumulate`.
+        """
         return bool(self.op.attrs.get("accumulate"))
 
     def _unaliased_source(self, number: int) -> InMemory:
-        """Return source number `number` in memory that no target overwrites. If a target is the same memory, emit a
-        copy to scratch memory and a barrier, and return that.
+        """Return source number `number` in memory that no target overwrites. If a target is in the same buffer, emit a
+        copy of the source to scratch memory and a barrier of the waves, and return the scratch memory.
         """
         low, op = self.low, self.op
         source = in_memory(low, op, number)
@@ -118,8 +120,8 @@ class Rows:
         return copy
 
     def run(self) -> None:
-        """Emit the reduction or scan of all rows, which lanes take in turn, and the loads of results to targets in
-        registers.
+        """Emit the reduction or scan of all rows, which lanes take in turn, and the loads of results for targets in
+        registers. A barrier of the waves follows if a source is in shared memory.
         """
         copies.distribute_over_lanes(self.low, self.outer, 1, self._row, width=1)
         load_results(self.low, self.op, range(self.half, 2 * self.half), self.targets)
@@ -133,9 +135,9 @@ class Rows:
         return (*at[: self.along], along, *at[self.along :])
 
     def items(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> list[Value]:
-        """Emit the load of one element per lane of each source, at the coordinates `at`, and return the fragments,
-        converted to the type of the totals. `at` are expressions of the symbols `lane` and `v` (index of a lane's
-        value); lanes load if `in_bounds` holds (None: always), else get 0.
+        """Emit the load of one element per lane of each source, at the coordinates `at`, and return one fragment per
+        source, converted to the type of the totals. `at` are expressions of the symbols `lane` and `v` (index of a
+        lane's value). Lanes for which `in_bounds` fails get 0 (None: all lanes load).
         """
         items = []
         for source, kind in zip(self.sources, self.kinds, strict=True):
@@ -155,7 +157,7 @@ class Rows:
 
     def combine(self, totals: list[Value], items: list[Value]) -> None:
         """Emit code that combines the fragments `items` into the fragments `totals`, in place, by the function or the
-        formulas of the operation: totals = totals + items for a sum.
+        formulas of the reduction or scan. For a sum: totals = totals + items. A function has one total and one item.
         """
         function, low = self.op.attrs["with"], self.low
         if isinstance(function, str):
@@ -178,7 +180,9 @@ class Rows:
             copies.store_at(self.low, self._cast(total, target.dtype), target, lane, v, at, in_bounds)
 
     def begin(self, items: list[Value]) -> list[Value]:
-        """Emit the allocation of one fragment per total, set to the values of `items`, and return them."""
+        """Emit the allocation of one fragment per total, and its assignment from the fragment of the same index in
+        `items`. Return the new fragments.
+        """
         totals = [_scalar_fragment(self.low, kind) for kind in self.kinds]
         for total, item in zip(totals, items, strict=True):
             self.low.emit("compute", (total, item), formula=Formula.operand(1))
@@ -250,10 +254,10 @@ class Rows:
         return total_so_far
 
     def _scan_by_formulas(self, lane: Symbol, v: Symbol, at: tuple[Expr, ...], in_bounds: Expr | None) -> None:
-        """Emit the scan of one row per lane for an operation by formulas. Formulas have no neutral element, so the
-        running totals start with the first elements, which are stored as they are. `at` are the row's coordinates, as
-        expressions of the symbols `lane` and `v` (index of a lane's value); lanes work if `in_bounds` holds (None:
-        always).
+        """Emit the scan of one row per lane for an operation that combines tuples by formulas. The first elements of
+        the row are stored as they are, because formulas have no neutral element to start with. `at` are the row's
+        coordinates, as expressions of the symbols `lane` and `v` (index of a lane's value); lanes work if `in_bounds`
+        holds (None: always).
         """
         start = self.source_coordinates(at, as_expr(0))
         totals = self.begin(self.items(lane, v, start, in_bounds))
@@ -265,7 +269,7 @@ class Rows:
 
 
 def neutral(function: str, kind: DType) -> float:
-    """Return the neutral element of a function (sum, prod, max or min) in the type `kind`: -128 for max of i8."""
+    """Return the neutral element of a `function` (sum, prod, max or min) in the type `kind`: -128 for max of i8."""
     if function in FIRST:
         return FIRST[function]
     if kind.is_float:
@@ -275,13 +279,13 @@ def neutral(function: str, kind: DType) -> float:
 
 
 def along(low: WaveLowering, op: Op) -> None:
-    """Lower `reduce` or `scan` in its general form: each row is done by one lane, through memory."""
+    """Lower `reduce` or `scan` for any operands: one lane does each row, element after element, in memory."""
     Rows(low, op).run()
 
 
 def broadcast(low: WaveLowering, op: Op) -> None:
-    """Lower `broadcast` through memory: emit loops that load, for each element of the target, its element of the source
-    (which lacks dimension `along`). Operands in registers go through shared memory.
+    """Lower `broadcast` for any operands: emit a loop that copies to each element of the target the source's element,
+    which has the same coordinates without dimension `along`. Operands in registers go through shared memory.
     """
     source, target = in_memory(low, op, 0), in_memory(low, op, 1, filled=False)
     axis = op.attrs["along"]
@@ -305,10 +309,12 @@ def _for_each_indexed_element(
     body: Callable[[Symbol, Symbol, tuple[Expr, ...], Expr | None, TensorAddress], None],
     in_order: bool = False,
 ) -> None:
-    """Emit a loop over the elements of `op`, a gather, scatter or atomic, with index tensors read in the loop.
-    `body(lane, value, coordinates, condition, address)` emits the work for one element per lane; `address` is its place
-    in `memory` that the indices give. Lanes take elements in turn; with `in_order` one lane does all, one after the
-    other.
+    """Emit a loop over the elements of `op`, a gather, scatter or atomic. For each of them, the loop reads from index
+    tensors (operands 2 and later) the coordinates of an element of `memory`.
+
+    `body(lane, value, coordinates, condition, address)` emits the work for one element per lane. `address` is that of
+    the element of `memory`, with its bounds conditions. Lanes take elements in turn; with `in_order`, one lane takes
+    all, in row-major order.
     """
     indices = [in_memory(low, op, 2 + i) for i in range(len(op.operands) - 2)]
     shape = sizes(low.expr(s.upper + 1) for s in op.attrs["over"])
@@ -343,8 +349,9 @@ def _for_each_indexed_element(
 
 
 def _condition_attrs(where: TensorAddress, in_bounds: Expr | None, otherwise: Any = None) -> dict[str, Any]:
-    """Return the attributes of a load or store under a condition: {"when": the bounds conditions of `where`, and
-    `in_bounds` if not None}, for a load also {"otherwise": number}. Return {} if the access needs no condition.
+    """Return the attributes of a load or store under a condition: {"when": condition}, and with "otherwise":
+    `otherwise` if that is not None. The condition is `in_bounds`, if not None, and the bounds conditions of `where`.
+    Return {} if there are none.
     """
     condition = conjunction((*(() if in_bounds is None else (in_bounds,)), *where.conditions))
     if condition is None:
@@ -388,9 +395,9 @@ def scatter(low: WaveLowering, op: Op) -> None:
 
 
 def atomic(low: WaveLowering, op: Op) -> None:
-    """Lower `atomic` on a GPU: lanes combine each element of the first operand, by an atomic operation, with the
-    element of the second one at the coordinates that index tensors give. Elements out of bounds are skipped. The
-    attribute `how` names the operation (such as add).
+    """Lower `atomic` on a GPU: lanes change each selected element of operand 1, a tensor in memory. It becomes the
+    result of an atomic operation on its old value and an element of operand 0. Index tensors, the other operands, give
+    its coordinates. Elements out of bounds are skipped. The attribute `how` names the operation (such as add).
     """
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 
@@ -415,8 +422,8 @@ def atomic(low: WaveLowering, op: Op) -> None:
 
 
 def bitcast(low: WaveLowering, op: Op) -> None:
-    """Lower `bitcast` on a GPU: memory gets another element type in place. A register tensor is stored to scratch
-    memory and loaded from there in the other type. Raise a ProgramError for a view.
+    """Lower `bitcast` on a GPU, and record its result. Memory gets another element type in place. A register tensor is
+    stored to scratch memory and loaded from there in the other type. Raise a ProgramError for a view.
     """
     base, dtype = low.handles[op.operands[0]], op.attrs["dtype"]
     if isinstance(base, PlacedView):
@@ -447,7 +454,7 @@ def while_(low: WaveLowering, op: Op) -> None:
     """
     flag = low.handles[op.operands[0]]
     if not isinstance(flag, RegisterTensor) or len(flag.pieces) != 1 or flag.shape:
-        raise ProgramError("while looks at one number in registers")
+        raise ProgramError("while: the operand must be one number in registers")
     low.mmas_in_flight.wait_for_all()
     inner = Block(())
     before = low.meaning

@@ -33,9 +33,7 @@ class LaneAccesses:
     stored: set[Op | None] = field(default_factory=set)
 
     def union(self, other: LaneAccesses) -> LaneAccesses:
-        """Return the union of these accesses and the `other` ones: operations that loaded, and operations that
-        stored.
-        """
+        """Return new LaneAccesses with the operations that loaded, and those that stored, in `self` or in `other`."""
         return LaneAccesses(self.loaded | other.loaded, self.stored | other.stored)
 
 
@@ -50,12 +48,12 @@ class WaveSync:
         self.waited = False
 
     def before_emit(self, name: str, operands: tuple[Value, ...]) -> None:
-        """Record a loop operation that is about to be emitted, by its name and operands; first emit a synchronisation
-        of the wave's lanes if the operation needs one.
+        """Record the loop operation `name` with these operands, which is about to be emitted. First emit a
+        synchronisation of the wave's lanes if the operation needs one.
 
-        It needs one in three cases: it accesses elements that another lane stored for an earlier operation; it stores
-        elements that another lane loaded for one; one lane would arrive at a barrier for all lanes while others may
-        still wait or access memory.
+        It needs one in three cases: it loads or stores a memory to which other lanes may have stored for an earlier
+        block operation; it stores to a memory that other lanes may have loaded for an earlier one; or one lane would
+        act at a barrier for all lanes while others may still wait or access memory.
         """
         if name == "arrive" or (name in ALONE and self.waited):
             self.sync()
@@ -75,23 +73,23 @@ class WaveSync:
 
     def sync(self) -> None:
         """Emit a synchronisation of the wave's lanes, and forget all recorded accesses. Nothing is emitted if lanes
-        have neither accessed memory nor waited at a barrier since the last one.
+        have neither accessed memory nor waited at a barrier since the last synchronisation.
         """
         if self.touched or self.waited:
             self.low.emit("together")
         self.touched.clear()
 
     def sync_before_release(self) -> None:
-        """Emit a synchronisation of the wave's lanes if some may still wait at a barrier; for use before one lane
-        starts work that needs this wait to be over.
+        """Emit a synchronisation of the wave's lanes if some of them may still wait at a barrier. Call it before one
+        lane starts work that must not begin before all lanes have passed the barrier.
         """
         if self.waited:
             self.sync()
 
     @contextmanager
     def conditional(self) -> Iterator[None]:
-        """Treat operations emitted within this context as ones that may not run: memory accesses and waits recorded
-        before it count as not synchronised after it, even if the context synchronises.
+        """Treat operations emitted within this context as ones that may not run. Memory accesses and waits recorded
+        before the context therefore count afterwards too, even if lanes synchronise within the context.
         """
         before, waited = dict(self.touched), self.waited
         yield
@@ -101,7 +99,8 @@ class WaveSync:
 
     def block(self, block: Block, once: bool) -> None:
         """Lower every operation of `block`, which runs exactly once if `once`, else any number of times. Emit a
-        synchronisation of the wave's lanes at its end if lanes stored to memory in it and have not synchronised since.
+        synchronisation of the wave's lanes at the end of the block if lanes stored to memory in it and have not
+        synchronised since.
         """
         outer, self.stored = self.stored, set()
         with nullcontext() if once else self.conditional():

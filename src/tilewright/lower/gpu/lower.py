@@ -16,23 +16,25 @@ from tilewright.machine import Machine
 
 
 def lower_waves(program: Program, machine: Machine) -> Program:
-    """Return the loop program of a block program for a GPU. Sizes of `program` are numbers, or open (known only at the
-    call). Each operation gets scratch memory of its own, so that waves synchronise less often; if that exceeds shared
-    memory, operations share it. Repeated loads are joined, and loads are marked that should not displace results from
-    the cache.
+    """Return the loop program of the block program `program` for a GPU. Sizes of `program` are numbers, or open (known
+    only at the call). Raise a ProgramError if an operation cannot be lowered.
+
+    Each operation gets scratch memory for itself, so that waves synchronise less often; if that exceeds shared memory,
+    operations share scratch memory. Repeated loads are joined. Loads that should not displace results from the cache
+    get the attribute `stream`.
     """
     with building():
         lowered = _loop_program(WaveLowering(program, machine, RULES))
-        if past_shared(lowered, machine) > 0:
+        if shared_excess_bytes(lowered, machine) > 0:
             lowered = _loop_program(WaveLowering(program, machine, RULES, thrifty=True))
         join_loads(lowered)
         mark_streams(lowered, machine)
         return lowered
 
 
-def past_shared(program: Program, machine: Machine) -> int:
-    """Return the number of bytes by which the tensors that a loop program allocates exceed the shared memory of a
-    workgroup: 0 or less if they fit; 0 if shared memory has no limit. Barriers do not count.
+def shared_excess_bytes(program: Program, machine: Machine) -> int:
+    """Return the number of bytes by which the tensors that the loop program `program` allocates exceed the shared
+    memory of a workgroup: 0 or less if they fit. Return 0 if shared memory has no limit. Barriers do not count.
     """
     space, total = machine.spaces["shared"], 0
     for op in program.body.ops:
@@ -43,8 +45,8 @@ def past_shared(program: Program, machine: Machine) -> int:
 
 
 def _loop_program(low: WaveLowering) -> Program:
-    """Lower the block program of `low`, a new WaveLowering, and return the loop program: the workgroup's allocations,
-    then the roles one after the other (one role of all waves if the program has none).
+    """Lower the block program of `low`, a new WaveLowering, and return the loop program. Its body has the workgroup's
+    allocations, then the roles in order; a program without roles becomes one role of all waves.
     """
     for record in low.program.records:
         if record.name == "let":
@@ -63,8 +65,10 @@ def _loop_program(low: WaveLowering) -> Program:
 
 def _role(low: WaveLowering, role: Op | None, number: int, waves: int, before: int, total: int) -> Op:
     """Return a `role` operation of the loop program. It has the program's operations outside of roles, which all waves
-    do, then those of `role` (None: the program has no roles). `number` is the index of the role and `waves` its number
-    of waves; `before` is the number of waves of earlier roles, `total` that of all roles.
+    do, then those of `role` (None: the program has no roles).
+
+    `number` is the index of the role, `waves` its number of waves, `before` the number of waves of earlier roles, and
+    `total` that of all roles.
     """
     low.head, body = Block(()), Block(())
     symbol = index(low.fresh("w"), waves)
@@ -95,23 +99,24 @@ def _role(low: WaveLowering, role: Op | None, number: int, waves: int, before: i
 
 
 def _alloc(low: WaveLowering, op: Op) -> None:
-    """Lower `alloc` on a GPU. A tensor that the thread-layout analysis put into registers becomes a fragment with each
-    lane's values. Any other becomes shared memory, or fragments if it is a register tensor.
+    """Lower `alloc` on a GPU. A tensor that the thread-layout analysis distributed over lanes becomes a fragment with
+    each lane's values. Any other becomes fragments if it is a register tensor, and shared memory if not.
     """
     (distributed.alloc if op.results[0] in low.frames.tensors else copies.alloc)(low, op)
 
 
 def _view(low: WaveLowering, op: Op) -> None:
-    """Lower `view` on a GPU: record the viewed memory or register values as its result. A view of a tensor that the
-    thread-layout analysis put into registers is skipped, because operations look through it.
+    """Lower `view` on a GPU: record the viewed memory or register values as its result. Nothing is recorded for a view
+    of a tensor that the thread-layout analysis distributed over lanes: operations then use the tensor below the view.
     """
     if low.frames.root(op.operands[0]) not in low.frames.tensors:
         copies.view(low, op)
 
 
 def _distributed(rule: Rule) -> Rule:
-    """Return a lowering rule that calls `rule`, except for two kinds of operations: transposing copies, and operations
-    whose axes the thread-layout analysis has distributed over lanes. These are lowered by their own functions.
+    """Return a lowering rule that lowers most operations by `rule`. Two sorts of operations are lowered otherwise:
+    transposing maps and copies by `lower_transposed`, and operations with axes that the thread-layout analysis
+    distributed over lanes by `lower_distributed`.
     """
 
     def lower_op(low: WaveLowering, op: Op) -> None:
@@ -125,8 +130,8 @@ def _distributed(rule: Rule) -> Rule:
 
 
 def _scan(low: WaveLowering, op: Op) -> None:
-    """Lower `scan` on a GPU: by lanes together if the thread-layout analysis has distributed it over lanes, otherwise
-    each row by one lane.
+    """Lower `scan` on a GPU. If the thread-layout analysis distributed its axes over lanes, lanes scan each row
+    together; otherwise one lane scans a row.
     """
     (scans.scan if op in low.frames.axes else general.along)(low, op)
 

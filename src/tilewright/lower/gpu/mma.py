@@ -21,13 +21,11 @@ from tilewright.machine import MultiplyAtom
 
 def mma(low: WaveLowering, op: Op) -> None:
     """Lower `mma` on a GPU: emit one atom operation, over all of K, for each fragment of the accumulator. Asynchronous
-    MMAs are recorded as in flight. Raise a ProgramError for the attribute `skip`, and if the accumulator is not laid
-    out for the atom.
+    MMAs are recorded as in flight. Raise a ProgramError for the attribute `skip`, if the accumulator is not laid out
+    for the atom, or if an operand does not suit the atom (see `_mma_operand`).
     """
     if op.attrs.get("skip"):
-        raise ProgramError(
-            "mma skip: copy the factors with `else 0` first; waves of many lanes do not leave out factors"
-        )
+        raise ProgramError("mma skip: copy the operands with `else 0` first; waves of many lanes cannot skip elements")
     atom = low.target.multiply_atom(op.attrs["atom"])
     c, a, b = (low.handles[v] for v in op.operands)
     k = int(a.shape[1])
@@ -35,7 +33,7 @@ def mma(low: WaveLowering, op: Op) -> None:
     atoms: list[tuple[tuple[Value, ...], dict[str, Any]]] = []
     for piece in c.pieces:
         if not piece.whole or len(piece.columns) != atom.c.values:
-            raise ProgramError(f"mma: the sum is to be allocated `as {atom.name}.c`")
+            raise ProgramError(f"mma: allocate the accumulator `as {atom.name}.c`")
         attrs: dict[str, Any] = {}
         operands = [piece.fragment]
         for operand, side, dim in ((a, "a", 0), (b, "b", 1)):
@@ -63,8 +61,9 @@ def mma(low: WaveLowering, op: Op) -> None:
 
 
 def _first_of_atom(low: WaveLowering, atom: MultiplyAtom, rows_or_columns: Any) -> Any:
-    """Return, for each wave, the first row (or column) of the MMA that it does; waves that do one MMA together have the
-    same. `rows_or_columns` is the table of the rows (or columns) of one accumulator fragment over [thread, value].
+    """Return an array with the first row (or column) of the MMA that each wave does. Waves that do one MMA together
+    have the same number. `rows_or_columns` is the table, over [thread, value], of the rows (or columns) of one
+    accumulator fragment.
     """
     waves_per_atom = atom.c.lanes // low.lanes
     return rows_or_columns.reshape(low.group.waves // waves_per_atom, -1).min(axis=1).repeat(waves_per_atom)
@@ -73,25 +72,27 @@ def _first_of_atom(low: WaveLowering, atom: MultiplyAtom, rows_or_columns: Any) 
 def _mma_operand(
     low: WaveLowering, atom: MultiplyAtom, handle: Any, side: str, first: Any, depth: int
 ) -> tuple[Value, dict[str, Any]]:
-    """Return (operand, attributes) of the tensor `handle` as A or B (`side` is "a" or "b") of one atom operation.
-    Registers give a fragment and {}; shared memory gives its buffer and the offset of each element. `first` is each
-    wave's first row of A or column of B; `depth` is K. Raise a ProgramError if lanes lack the elements, if an element
-    may be out of bounds, or if `first` is no expression of the wave's number.
+    """Return (operand, attributes) of the tensor `handle` as A or B (`side` is "a" or "b") of one atom operation. For a
+    register tensor, these are a fragment and {}; for shared memory, the buffer and {`side`: axes, "`side`_at": offset
+    of an element}. `first` is each wave's first row of A or column of B; `depth` is K.
+
+    Raise a ProgramError if lanes lack the elements, if an element may be out of bounds, or if `first` is no expression
+    of the wave's number.
     """
     if isinstance(handle, RegisterTensor):
         for piece in handle.pieces:
             if (_first_of_atom(low, atom, piece.coordinates[0 if side == "a" else 1]) == first).all():
                 return (piece.fragment if piece.whole else copies.values_of(low, piece)), {}
-        raise ProgramError(f"mma: no lane holds the factor {side} where it sums; allocate it `as {atom.name}.{side}`")
+        raise ProgramError(f"mma: lanes lack elements of operand {side}; allocate it `as {atom.name}.{side}`")
     start = as_expression(np.asarray(first), low.group.wave)
     if start is None:
-        raise ProgramError("mma: where a wave's rows begin is no sum of digits of its number")
+        raise ProgramError("mma: the first row of a wave is no sum of digits of the wave's number")
     extent = atom.shape[0] if side == "a" else atom.shape[1]
     i, k = low.axis("i" if side == "a" else "j", extent), low.axis("k", depth)
     at: tuple[Expr, Expr] = (start + i, k) if side == "a" else (k, start + i)
     where = handle.at(at)
     if where.conditions:
-        raise ProgramError("mma: a factor may lie outside its tensor; copy it with `else 0` first")
+        raise ProgramError(f"mma: elements of operand {side} may be out of bounds; copy it with `else 0` first")
     axes: tuple[Symbol, Symbol] = (i, k) if side == "a" else (k, i)
     root: PlacedMemory = handle.root
     return root.buffer, {side: axes, f"{side}_at": (where.offset,)}

@@ -32,7 +32,7 @@ class MmaGroup:
 
     def is_same_group(self, other: MmaGroup) -> bool:
         """True if `other`, a group of another iteration of a loop, has the same accumulators and register operands, and
-        releases stages of the same channels.
+        defers releases of stages of the same channels.
         """
         own_values, other_values = (
             (self.accumulators, self.operands, self.released),
@@ -53,10 +53,9 @@ class InFlightMmas:
         """Fragments whose zeros are not emitted yet: an MMA can start from zero; other uses fill them first."""
 
     def start(self, groups: Sequence[tuple[tuple[Value, ...], tuple[Value, ...]]], rings: Iterable[Any]) -> None:
-        """Record groups of MMAs that were just started. `groups` are pairs (accumulators, operands in registers),
-        `rings` are the channels that they read.
-
-        If stages wait to be released for an earlier group, emit a wait for all earlier groups, and these releases.
+        """Record groups of MMAs that were just started. `groups` are pairs (accumulators, operands in registers), and
+        `rings` are the channels that the MMAs read. If a release of a stage is deferred until an earlier group is done,
+        emit a wait for all earlier groups and then these releases.
         """
         before = len(self.groups)
         self.groups += [MmaGroup(accumulators, operands, frozenset(rings)) for accumulators, operands in groups]
@@ -64,9 +63,9 @@ class InFlightMmas:
             self.wait_for_oldest(before)
 
     def wait_for_registers(self, read: Iterable[Value] = (), written: Iterable[Value] = ()) -> None:
-        """Emit a wait for the MMAs in flight that an operation must wait for: those that write one of its registers
-        `read` or `written`, or read one that it writes. Zeros of these registers that are recorded but not emitted yet
-        are emitted first.
+        """Emit a wait for the MMAs in flight that conflict with an operation that reads the registers `read` and writes
+        the registers `written`: MMAs that write one of these registers, or read one that the operation writes. Zeros of
+        these registers that are recorded but not emitted yet are emitted first.
         """
         read, written = set(read), set(written)
         self.touched |= read | written
@@ -79,9 +78,9 @@ class InFlightMmas:
             self.wait_for_oldest(last + 1)
 
     def release(self, ring: Any, release_stage: Callable[[], None], late: bool) -> None:
-        """Call `release_stage()`, which emits the release of a stage of `ring`, once the MMAs that read the stage are
-        done: at once if there are none. With `late` it is called at the next wait for these MMAs; otherwise the wait is
-        emitted here.
+        """Call `release_stage()`, which emits the release of a stage of the channel `ring`, at a point where the MMAs
+        that read stages of this channel are done. If none are in flight, call it at once. With `late`, it is called at
+        the next wait for these MMAs; otherwise emit this wait now.
         """
         readers = [i for i, g in enumerate(self.groups) if ring in g.rings]
         if not readers:
@@ -96,8 +95,8 @@ class InFlightMmas:
         release_stage()
 
     def clear(self, fragments: Iterable[Value] | None = None) -> None:
-        """Emit the zeros of accumulators that are recorded but not emitted yet: of those in `fragments`, or of all if
-        that is None.
+        """Emit the zeros of accumulators that are recorded in `self.cleared` but not emitted yet: of the accumulators
+        in `fragments`, or of all if `fragments` is None.
         """
         for value in list(self.cleared):
             if fragments is None or value in fragments:
@@ -106,7 +105,6 @@ class InFlightMmas:
 
     def take_zero(self, accumulator: Value) -> bool:
         """True if zeros of the fragment `accumulator` are recorded, but not emitted yet; the record is then deleted.
-
         The caller starts an MMA that begins from zero, so that the zeros need not be emitted.
         """
         is_cleared = accumulator in self.cleared
@@ -122,9 +120,9 @@ class InFlightMmas:
             self.wait_for_oldest(len(self.groups))
 
     def wait_for_oldest(self, count: int) -> None:
-        """Emit a wait for the oldest `count` groups of MMAs in flight and forget them. Then emit the releases of stages
-        that were put off until these are done. The releases of a group that was started only under a condition are
-        emitted under that condition.
+        """Emit a wait for the oldest `count` groups of MMAs in flight, and forget these groups. Then emit the releases
+        of stages that were deferred until the groups are done. The releases of a group that was started under a
+        condition are emitted under the same condition.
         """
         done, self.groups = self.groups[:count], self.groups[count:]
         under_way = {v for g in self.groups for v in g.accumulators}

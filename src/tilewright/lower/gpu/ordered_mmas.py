@@ -16,12 +16,12 @@ from tilewright.lower.gpu.wave_groups import OrderedGroups
 from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
-def turns_of(low: WaveLowering, loop: Op) -> OrderedGroups | None:
-    """Return the OrderedGroups by which groups of waves start the MMAs of `loop` one after the other in each iteration,
-    and allocate its barriers and counter. A group is the waves that do one MMA.
+def ordered_groups_of(low: WaveLowering, loop: Op) -> OrderedGroups | None:
+    """Return the OrderedGroups of `loop`, for a loop in which groups of waves start their MMAs one after the other in
+    each iteration; allocate its barriers and counter. A group is the waves that do one MMA together.
 
-    Return None if the loop has no MMAs or lacks the attribute `overlap turns`; if all waves are one group, or are no
-    whole number of groups; or if its MMAs take different numbers of waves.
+    Return None if the loop has no MMAs or lacks the attribute `overlap turns`, if all waves are one group or are no
+    whole number of groups, or if its MMAs take different numbers of waves.
     """
     products = tuple(_mmas_of(low, loop.blocks[0]))
     if loop.attrs.get("overlap") != "turns" or not products:
@@ -35,8 +35,8 @@ def turns_of(low: WaveLowering, loop: Op) -> OrderedGroups | None:
 
 
 def before_mma(low: WaveLowering, product: Op) -> None:
-    """Emit the wait until it is this group of waves' turn, if `product` is the first MMA of an iteration in a loop
-    where groups start in order; else nothing.
+    """Emit the wait until the group of waves before this one has started its MMAs, if `product` is the first MMA of an
+    iteration in a loop where groups start in order. Otherwise emit nothing.
     """
     turns = low.turns
     if turns is not None and product is turns.products[0]:
@@ -46,8 +46,8 @@ def before_mma(low: WaveLowering, product: Op) -> None:
 
 
 def after_mma(low: WaveLowering, product: Op) -> None:
-    """Emit the arrival that lets the next group of waves start, if `product` is the last MMA of an iteration in a loop
-    where groups start in order; else nothing.
+    """Emit the arrival that lets the next group of waves start its MMAs, and the increment of the iteration counter, if
+    `product` is the last MMA of an iteration in a loop where groups start in order. Otherwise emit nothing.
     """
     turns = low.turns
     if turns is not None and product is turns.products[-1]:
@@ -57,8 +57,8 @@ def after_mma(low: WaveLowering, product: Op) -> None:
 
 
 def _mmas_of(low: WaveLowering, block: Block) -> Iterator[Op]:
-    """Yield the MMAs of a loop body in order. An MMA inside an `if` counts only if the condition is constant and the
-    branch is taken; other nested blocks are not looked at.
+    """Yield the MMAs of the loop body `block`, in order. An MMA inside an `if` is yielded only if the condition is
+    constant and its branch is taken. MMAs in inner loops are not yielded.
     """
     for op in block.ops:
         if op.name == "mma":

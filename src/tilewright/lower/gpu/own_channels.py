@@ -20,11 +20,13 @@ from tilewright.lower.gpu.wave_lowering import WaveLowering
 
 
 def groups_are_independent(low: WaveLowering, channel: Op, groups: int) -> bool:
-    """True if each of `groups` equal groups of the role's waves can hand over its own part of the stages of a channel,
-    without waiting for the other groups.
+    """True if each of `groups` equal groups of the current role's waves can use the stages of a channel without waiting
+    for the other groups. `channel` is the operation that makes the channel.
 
-    `channel` is the operation that makes the channel. A stage is split along its first dimension into one part for each
-    group. Each copy out of the part must read only elements that the same group wrote.
+    A stage is split along its first dimension into one part for each group. Parts are read only by asynchronous copies,
+    and each copy reads only elements that the same group wrote, at constant coordinates. False also for a channel
+    declared outside of the role, a channel of several tensors, a ping-pong role, waves that `groups` does not divide,
+    and a channel that no operation writes.
     """
     role = next((op for op in low.roles if op.attrs["name"] == low.role), None)
     if role is None or channel in low.program.body.ops or low.group.halves > 1 or low.group.waves % groups:
@@ -53,7 +55,7 @@ def groups_are_independent(low: WaveLowering, channel: Op, groups: int) -> bool:
 
 
 def _operands_to_check(op: Op) -> tuple[Value, ...]:
-    """Return the operands of `op` whose coordinates must be known: the source of an asynchronous copy (one with the
+    """Return the operands of `op` that must have constant coordinates: the source of an asynchronous copy (one with the
     attribute `by`), all operands of any other operation.
     """
     return op.operands[:1] if op.name == "copy" and "by" in op.attrs else op.operands
@@ -68,9 +70,11 @@ def _is_in_stage(low: WaveLowering, value: Value, channel: Op) -> bool:
 def _unrolled_ops(
     low: WaveLowering, block: Block, constant_symbols: frozenset[Symbol]
 ) -> Iterator[tuple[Op, frozenset[Symbol]]]:
-    """Yield (operation, `constant_symbols` and the variables of the unrolled loops around it) for `block` and the
-    blocks inside it. Operations in unrolled loops are yielded once for each iteration, with the loop variables set to
-    its numbers in `low.chain.values`.
+    """Yield (operation, constant symbols) for each operation of `block` and of the blocks inside it. The constant
+    symbols are `constant_symbols` and the variables of the unrolled loops around the operation.
+
+    Operations in unrolled loops are yielded once for each iteration; meanwhile `low.chain.values` has the numbers of
+    the iteration for the loop variables.
     """
     for op in block.ops:
         yield op, constant_symbols
@@ -91,8 +95,8 @@ def _unrolled_ops(
 
 
 def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols: frozenset[Symbol]) -> bool:
-    """True if the coordinates of the view `value`, and of the views below it, depend only on the views' own axes and on
-    `constant_symbols`.
+    """True if the coordinates of the view `value`, and of the views below it, depend only on the axes of these views
+    and on `constant_symbols`. True also if `value` is no view.
     """
     op = low.chain.makers.get(value)
     while op is not None and op.name in ("view", "bitcast"):
@@ -105,9 +109,9 @@ def _has_constant_coordinates(low: WaveLowering, value: Value, constant_symbols:
 
 
 def _offsets_written(low: WaveLowering, op: Op, stage: Value, groups: int) -> list[Any] | None:
-    """Return, for each of `groups` groups of waves, the offsets of the elements that it writes when it does `op`, which
-    stores a register tensor to `stage`. Return None if two groups write one element, or if no register tensor has a
-    known layout.
+    """Return, for each of `groups` equal groups of waves, an array of the offsets of the elements of `stage` that the
+    group writes in `op`, which stores a register tensor to `stage`. Return None if two groups write the same element,
+    or if `op` has no register tensor with a known layout over all waves of the role.
     """
     register_tensor = next((v for v in op.operands if isinstance(v.type, RegisterType)), None)
     elements = None if register_tensor is None else low.chain.registers(register_tensor, low.target)
@@ -120,9 +124,9 @@ def _offsets_written(low: WaveLowering, op: Op, stage: Value, groups: int) -> li
 
 
 def _can_split_copy(low: WaveLowering, source: Value, written_offsets: list[Any]) -> bool:
-    """True if a copy of `source`, split along its first dimension into one part for each group of waves, has parts that
-    read only elements that their group wrote, and that begin at aligned offsets. `written_offsets` lists each group's
-    offsets.
+    """True if a copy of `source` can be split along its first dimension into one part for each group of waves. Each
+    part must read only elements that its group wrote, and begin at an aligned offset. `written_offsets` has an array
+    for each group: the offsets of the elements that it wrote.
     """
     shape = numbers(source.type.shape, source.type)
     kind, offsets = low.chain.offsets(source, tuple(np.indices(shape)))

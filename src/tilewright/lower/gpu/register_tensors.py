@@ -33,19 +33,20 @@ class RegisterValues:
 
     @property
     def whole(self) -> bool:
-        """True if these are all values of their fragment, in order."""
+        """True if these are all values of `fragment`, in order."""
         (_, count) = self.fragment.type.shape
         return self.columns == tuple(range(int(count)))
 
     def ids(self, shape: Sequence[int]) -> Array:
-        """Return a table over [thread, value] of the row-major index of each element in its tensor, whose shape is
-        `shape`.
+        """Return a table over [thread, value] of the row-major index of each element in its tensor. `shape` is the
+        shape of the tensor.
         """
         return row_major_indices(self.coordinates, shape) + np.zeros(self.first.shape, np.int64)
 
     def selected(self, columns: Array, coordinates: tuple[Array, ...]) -> RegisterValues:
-        """Return some of these values, in a given order: those numbered `columns` (an array of indices into
-        `self.columns`). `coordinates` are the new coordinates of their elements, such as those in a view of the tensor.
+        """Return some of these values as new RegisterValues: those numbered `columns`, an array of indices into
+        `self.columns`, in this order. `coordinates` are the new coordinates of their elements, such as those in a view
+        of the tensor.
         """
         chosen = tuple(self.columns[int(c)] for c in columns)
         return RegisterValues(self.fragment, chosen, coordinates, self.first[:, columns])
@@ -65,8 +66,11 @@ class RegisterTensor:
 
 
 def row_major_indices(coordinates: tuple[Array, ...], shape: Sequence[int]) -> Array:
-    """Return an array of the row-major indices, in a tensor of this shape, of the elements at `coordinates` (one array
-    per dimension): (1, 2) in (2, 5) -> 7.
+    """Return an array of the row-major indices, in a tensor of this `shape`, of the elements at `coordinates` (one
+    array per dimension).
+
+        >>> row_major_indices((np.array([1, 0]), np.array([2, 4])), (2, 5))
+        array([7, 4])
     """
     total: Any = 0
     for c, n in zip(coordinates, shape, strict=True):
@@ -117,9 +121,9 @@ def as_expression(values: Array, axis: Expr) -> Expr | None:
 
 
 def table_expression(table: Array, lanes: int, wave: Expr, lane: Expr, value: Expr) -> Expr:
-    """Return an expression of the symbols `wave`, `lane` and `value` that equals the entries of a table over [thread,
-    value]; thread number = wave * `lanes` + lane. Raise a ProgramError if no sum of strides times digits (mixed-radix
-    parts) of the three equals them.
+    """Return an expression of the symbols `wave`, `lane` and `value` that equals the entries of `table`, an array over
+    [thread, value]. The thread number is `wave` * `lanes` + `lane`. Raise a ProgramError if no sum of strides times
+    digits (mixed-radix parts) of the three symbols equals the table.
     """
     waves = table.shape[0] // lanes
     cube = table.reshape(waves, lanes, table.shape[1])
@@ -133,11 +137,12 @@ def table_expression(table: Array, lanes: int, wave: Expr, lane: Expr, value: Ex
 
 
 def threads_that_store(piece: RegisterValues, lanes: int, wave: Expr, lane: Expr) -> tuple[Array, tuple[Expr, ...]]:
-    """Return (values, conditions) with which exactly one thread stores each element of `piece`.
+    """Return (values, conditions) with which exactly one thread stores each element of `piece`, although several
+    threads may hold it.
 
-    `values` are the indices of the values to store. A thread, lane `lane` of wave `wave`, stores them if all
-    `conditions` (on these two symbols) hold; () if no element is repeated. A wave has `lanes` lanes. Raise a
-    ProgramError if conditions on bits of the thread number cannot say it.
+    `values` is an array of the indices of the values to store. Lane `lane` of wave `wave` stores these values if all
+    `conditions`, expressions of these two symbols, hold; () if no element is repeated. A wave has `lanes` lanes. Raise
+    a ProgramError if no conditions on bits of the thread number select one thread per element.
     """
     first = piece.first
     columns = np.nonzero(first.any(axis=0))[0]
@@ -162,6 +167,6 @@ def threads_that_store(piece: RegisterValues, lanes: int, wave: Expr, lane: Expr
 
 
 def conjunction(conditions: Sequence[Expr]) -> Expr | None:
-    """Return one condition that holds where all `conditions` hold; None if it always holds."""
+    """Return one condition that holds exactly if all `conditions` hold; None if it is constantly true, as for ()."""
     every = all_of(*conditions)
     return None if isinstance(every, Const) and every.value else every

@@ -56,9 +56,8 @@ class BarrierRing:
     """The number of groups of waves that use the channel independently, each with a part of every stage."""
 
     def barrier(self, fill: StageFill) -> Expr:
-        """Return the index of the barrier for the stage of `fill` (one filling of a stage), as an expression.
-
-        The arrays of barriers, one for "full" and one for "empty" stages, have the same indices.
+        """Return the index of the barrier for the stage of `fill`, as an expression. It is the same index in `full` and
+        in `empty`.
         """
         return self.base + fill.stage
 

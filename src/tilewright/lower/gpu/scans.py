@@ -51,8 +51,8 @@ class Scan:
         self.combination = Formula(COMBINING[function], (Formula.operand(1), Formula.operand(2)))
 
     def run(self) -> None:
-        """Emit the whole scan: load the source or take it from registers, scan it, convert it, and store the result or
-        keep it in registers.
+        """Emit the whole scan: load the source or take it from registers, scan it, convert it to the target's type, and
+        store the result, or keep it in registers if the target is there.
         """
         low, op = self.low, self.op
         values = cast(low, load_window(low, op, op.operands[0], self.axes, window(self.dims)), self.kind)
@@ -81,8 +81,9 @@ class Scan:
             self.low.emit("compute", (result, values), formula=Formula.operand(1))
 
     def _along(self, values: Value, result: Value, scanned: Dim) -> None:
-        """Emit the scan of the fragment `values` along the dimension `scanned`, which is divided among lanes, and write
-        the results to the fragment `result`: within each lane's vectors, then over lanes, waves, and vectors of a lane.
+        """Emit the scan of the fragment `values` along the dimension `scanned`, which is divided among lanes: within
+        each lane's vectors, then over lanes, waves, and vectors of a lane. The results are written to the fragment
+        `result`.
         """
         numbers = np.arange(held(self.dims))
         round_of, element_of = self._digits(scanned)
@@ -104,8 +105,8 @@ class Scan:
             self._set_vector_element(result, partial, j, scanned.width)
 
     def _digits(self, scanned: Dim) -> tuple[Array, Array]:
-        """Return two arrays over the values of a lane: the number of the vector along the dimension `scanned` in which
-        a value is, and its index in this vector.
+        """Return two int arrays with an entry for each value of a lane: the number of the vector, along the dimension
+        `scanned`, that has the value, and the index of the value in this vector.
         """
         number = matching_values(self.dims, (scanned,))
         return number // scanned.width, number % scanned.width
@@ -148,8 +149,8 @@ class Scan:
 
     def _set_vector_element(self, target: Value, part: Value, element: int, width: int) -> None:
         """Emit the copy of the fragment `part`, which has one value per vector, to element number `element` of each
-        vector of the fragment `target`. A vector has `width` elements. For element 0 all other elements are overwritten
-        too.
+        vector of the fragment `target`. A vector has `width` elements. For `element` 0, all elements of the vector are
+        overwritten.
         """
         count = int(target.type.shape[1])
         spread = self._picked(part, np.arange(count) // width)
@@ -165,8 +166,8 @@ class Scan:
 
     def _over_lanes(self, before: Value, total: Value, scanned: Dim) -> None:
         """Emit the scan over the lanes of a wave that share a row, by shuffles. The fragment `total` becomes the total
-        of all these lanes; those of earlier lanes are combined into the fragment `before`. `scanned` is the dimension
-        divided among lanes.
+        of all these lanes. The totals of earlier lanes are combined into the fragment `before`. `scanned` is the
+        dimension that is divided among lanes.
         """
         low, count, bit = self.low, int(total.type.shape[1]), scanned.stride
         while bit < min(low.lanes, scanned.stride * scanned.threads):
@@ -179,8 +180,8 @@ class Scan:
 
     def _over_waves(self, before: Value, total: Value, scanned: Dim) -> None:
         """Emit the scan over the waves that share a row, through shared memory. The fragment `total` becomes the total
-        of all these waves; those of earlier waves are combined into the fragment `before`. `scanned` is the dimension
-        divided among waves. Nothing is emitted if each row is in one wave.
+        of all these waves. The totals of earlier waves are combined into the fragment `before`. `scanned` is the
+        dimension that is divided among waves. Nothing is emitted if each row is in one wave.
         """
         low, op = self.low, self.op
         waves = low.frames.waves_per_row(op)
@@ -208,11 +209,11 @@ class Scan:
         low.sync_waves()
 
     def _earlier(self, total: Value, round_of: Array, vectors: int) -> Value:
-        """Emit, for each value of the fragment `total`, the combination of the values of the same row with smaller
-        vector numbers; return the fragment of these.
+        """Emit, for each value of the fragment `total`, the combination of the values of the same row in earlier
+        vectors of the lane. Return the fragment of these combinations; values of vector 0 get the neutral element.
 
-        A lane has `vectors` vectors of each row. round_of[i] is the number, from 0 to `vectors` - 1, of the vector to
-        which value i belongs. A value of vector 0 gets the neutral element.
+        A lane has `vectors` vectors of each row. round_of[i] is the number of the vector, from 0 to `vectors` - 1, that
+        has value i.
         """
         count = len(round_of)
         earlier = self._filled(count)

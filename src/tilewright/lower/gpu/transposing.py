@@ -21,7 +21,7 @@ from tilewright.analysis.thread_layout import Dim, Dims, Turn, box
 from tilewright.ir.core import Op, Value
 from tilewright.ir.formula import Formula
 from tilewright.ir.tensors import TensorType
-from tilewright.lower.gpu.distributed import Window, first
+from tilewright.lower.gpu.distributed import Window, first_lane_conditions
 from tilewright.lower.gpu.register_tensors import conjunction
 from tilewright.lower.gpu.wave_lowering import WaveLowering
 
@@ -42,8 +42,9 @@ class TransposeTile:
     def of(
         cls, low: WaveLowering, extents: tuple[int, int], sides: tuple[int, int], width: int, at: tuple[Expr, Expr]
     ) -> TransposeTile:
-        """Return the tile number `at` (row, column) of a matrix with these `extents` (rows, columns). `sides` is (rows,
-        columns) of a tile; its elements are divided among all lanes, in vectors of `width` elements along a row.
+        """Return the TransposeTile with index `at` (row of tiles, column of tiles) of a matrix with these `extents`
+        (rows, columns). `sides` is (rows, columns) of a tile. The elements of a tile are divided among the lanes of all
+        waves, in vectors of `width` elements along a row.
         """
         threads = low.lanes * low.group.waves
         threads_per_row = min(threads, sides[1] // width)
@@ -53,8 +54,8 @@ class TransposeTile:
         return cls(slow, fast, vectors, (at[0] * vectors[0], at[1] * vectors[1]))
 
     def window(self, first_vectors: tuple[Expr, Expr]) -> Window:
-        """Return the Window (the elements handled at once) that has this tile's size and begins, along each of the two
-        axes, at vector number first_vectors[axis] of each lane.
+        """Return a Window (the elements handled at once) of this tile's size. Along axis `a` (0 slow, 1 fast) it begins
+        at vector number first_vectors[a] of each lane.
         """
         dims = tuple(
             replace(d, extent=n * d.width * d.threads)
@@ -63,31 +64,30 @@ class TransposeTile:
         return Window(dims, (self.slow, self.fast), first_vectors, self.may_overrun)
 
     def coordinates(self, low: WaveLowering, lane: Symbol, v: Symbol) -> tuple[Expr, Expr, list[Expr]]:
-        """Return where value `v` of lane `lane` lies in the matrix: (row, column, bounds conditions).
-
-        The row, the column and the conditions are expressions of these two symbols. The list of conditions is empty if
-        the element is always in bounds.
+        """Return (row, column, bounds conditions) of value number `v` of lane `lane` in the matrix, as expressions of
+        these two symbols. The list of conditions is empty if the element is always in bounds.
         """
         place_of = self.window(self.first_vectors).coordinates(low, lane, v)
         conditions = [c for _, c in place_of.values() if c is not None]
         return place_of[self.slow][0], place_of[self.fast][0], conditions
 
     def coordinates_in_tile(self, low: WaveLowering, lane: Symbol, v: Symbol) -> tuple[Expr, Expr]:
-        """Return (row, column) of value number `v` of lane `lane` within the tile, as expressions of these two symbols.
-
-        The row is the index along the tile's slow axis, the column the one along its fast axis. `low` is the lowering.
+        """Return (row, column) of value number `v` of lane `lane` within the tile, as expressions of these two symbols:
+        the row is the index along the slow axis, the column the one along the fast axis.
         """
         place_of = self.window((as_expr(0), as_expr(0))).coordinates(low, lane, v)
         return place_of[self.slow][0], place_of[self.fast][0]
 
     @property
     def may_overrun(self) -> bool:
-        """True if the last tiles along an axis extend past its end."""
+        """True if this size of a tile does not divide an axis of the matrix: the last tiles then extend past the end of
+        the axis.
+        """
         return any(d.vectors % n for d, n in zip((self.slow, self.fast), self.vectors, strict=True))
 
     @property
     def values(self) -> int:
-        """The number of elements of the tile that each lane has."""
+        """The number of elements of the tile that each lane has, elements past the end of the matrix included."""
         return self.window(self.first_vectors).values
 
     @property
@@ -97,8 +97,8 @@ class TransposeTile:
 
 
 def lower_transposed(low: WaveLowering, op: Op) -> None:
-    """Lower a map or copy whose source is contiguous along another axis than its target: emit loops over tiles, each of
-    which is transposed in shared memory.
+    """Lower `op`, a map or copy from a source that is contiguous along another axis than its target: emit loops over
+    tiles, each of which is transposed in shared memory.
     """
     turn = low.frames.transposes[op]
     extents = tuple(int(e) for e in box(op))
@@ -123,9 +123,9 @@ def _emit_tile(
     low: WaveLowering, op: Op, turn: Turn, extents: tuple[int, ...], sides: dict[int, int], at: list[Expr]
 ) -> None:
     """Emit the transposing map or copy `op` for one tile: load it in vectors along the source's axis, store it to
-    shared memory, load it in vectors along the target's axis, compute, and store. `turn` says which operand and axes
-    these are. `extents` are those of all axes, `sides` is {axis: extent of a tile}, `at` the tile's index along each
-    axis.
+    shared memory, load it in vectors along the target's axis, compute, and store. `turn` names the transposed operand
+    and the two axes. `extents` are those of all axes, `sides` is {axis: extent of a tile}, `at` is the tile's index
+    along each axis.
     """
     source, target = turn.source, turn.target
     transposed_operand = op.operands[turn.operand]
@@ -159,7 +159,7 @@ def _emit_tile(
         low, transposed_operand, coordinates(s, t), conditions, lane, v, tile_in.values, op.attrs.get("otherwise")
     )
     t, s = tile_in.coordinates_in_tile(low, lane, v)
-    condition = conjunction(first(low, tile_in.dims, lane))
+    condition = conjunction(first_lane_conditions(low, tile_in.dims, lane))
     attrs: dict[str, Any] = {} if condition is None else {"when": condition}
     low.emit("store", (loaded, scratch), over=(lane, v), at=(s * high + t,), **attrs)
     low.sync_waves()
@@ -190,7 +190,7 @@ def _emit_tile(
         low.emit("compute", (result, *operands), over=(lane, v), formula=formula)
     memory = low.handles[target_value]
     address = memory.at(where)
-    first_conditions = first(low, tile_out.dims, lane)
+    first_conditions = first_lane_conditions(low, tile_out.dims, lane)
     sources = (v for place, v in enumerate(op.operands) if place not in (turn.operand, target_operand))
     if first_conditions and any(low.frames.root(v) is low.frames.root(target_value) for v in sources):
         low.sync_waves()
@@ -203,7 +203,10 @@ def _emit_tile(
 
 def _width(extent: int, tile_extent: int, max_width: int) -> int:
     """Return the number of contiguous elements that a lane moves at once: the smaller of `max_width` and `tile_extent`,
-    halved until it divides `extent`.
+    halved until it divides `extent`. Both are powers of two.
+
+        >>> _width(40, 64, 16)
+        8
     """
     width = min(max_width, tile_extent)
     while extent % width:
@@ -212,8 +215,9 @@ def _width(extent: int, tile_extent: int, max_width: int) -> int:
 
 
 def _alignment(low: WaveLowering, value: Value, row: tuple[Expr, ...], max_width: int) -> int:
-    """Return the number of elements to which rows of the tensor `value` are aligned: the greatest common divisor of
-    their offsets and `max_width`. `row` are the coordinates of a row's first element.
+    """Return the number of elements, at most `max_width`, to which all rows of the tensor `value` are known to be
+    aligned: the greatest common divisor of `max_width` and the offsets of rows. `row` are the coordinates of a row's
+    first element, as expressions.
     """
     return gcd(low.handles[value].at(row).offset.multiple, max_width)
 

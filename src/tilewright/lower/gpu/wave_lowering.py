@@ -28,8 +28,8 @@ EVERYONE = "all"
 
 
 class WaveLowering(LoopLowering):
-    """The lowering of a block program for waves of several lanes: meanings of symbols, lowered forms of values, and
-    asynchronous work in flight in the current role.
+    """The lowering of a block program for waves of several lanes. It has the meanings of symbols, the registers or
+    memory of each value, and the asynchronous work in flight in the current role.
 
     `rules` maps the name of a block operation to the function that lowers it; with `thrifty`, operations share scratch
     memory.
@@ -67,8 +67,9 @@ class WaveLowering(LoopLowering):
         self.group = WaveGroup(1, as_expr(0), as_expr(0), as_expr(0))
 
     def group_of(self, role: str) -> int:
-        """Return the number of waves of the role named `role` that do a collective operation together: all, or half of
-        them with ping-pong. If the program has no such role, return the size of the current group of waves.
+        """Return the number of waves of the role named `role` that do a collective operation together: all of them, or
+        half of them with ping-pong. Return the number of waves of the current group if the program has no role of this
+        name.
         """
         role_op = next((op for op in self.roles if op.attrs["name"] == role), None)
         if role_op is None:
@@ -80,29 +81,31 @@ class WaveLowering(LoopLowering):
     # -- the walk ---------------------------------------------------------------------------------------------
 
     def block(self, block: Block, once: bool = False) -> None:
-        """Lower every operation of `block`; the lanes of a wave synchronise where one depends on another. `once` says
-        that the block runs exactly once; otherwise it may be skipped or repeated.
+        """Lower every operation of `block`. The lanes of a wave synchronise before an operation that depends on memory
+        accesses of other lanes. `once` says that the block runs exactly once; otherwise it may be skipped or repeated.
         """
         self.between_lanes.block(block, once)
 
     def op(self, op: Op) -> None:
-        """Lower one block operation, and note it as the current one while its rule emits loop operations."""
+        """Lower the block operation `op` by its rule. While the rule emits loop operations, `op` is the current
+        operation of the lane synchronisation (`between_lanes.current`).
+        """
         outer_op, self.between_lanes.current = self.between_lanes.current, op
         super().op(op)
         self.between_lanes.current = outer_op
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """Emit the operations written within this context inside an `if` operation; all lanes of a wave share its
-        condition.
+        """Emit the operations written within this context inside an `if` operation. `condition` must have the same
+        value in all lanes of a wave.
         """
         with self.between_lanes.conditional(), super().when(condition):
             yield
 
     def emit(self, name: str, operands: tuple[Value, ...] = (), blocks: tuple[Block, ...] = (), **attrs: Any) -> Op:
         """Append a new loop operation `name`, with these operands, nested blocks and attributes, to the block being
-        written, and return it. The lanes of the wave synchronise before it if it depends on another lane's memory
-        accesses. Attributes that are None are left out.
+        written, and return it. Emit a synchronisation of the wave's lanes first if the operation depends on memory
+        accesses of other lanes. Attributes that are None are left out.
         """
         self.between_lanes.before_emit(name, operands)
         return super().emit(name, operands, blocks, **attrs)
@@ -111,7 +114,7 @@ class WaveLowering(LoopLowering):
 
     def hoist(self, key: Any, type_: Any, name: str) -> Value:
         """Return a value of type `type_` (shared memory or barriers) that is allocated for the workgroup at the start
-        of the program, with a name that starts with `name`. Calls with the same `key` return the same value.
+        of the program. Its name begins with `name`. Calls with the same `key` return the same value.
         """
         hoisted = self.hoisted.get(key)
         if hoisted is None:
@@ -123,9 +126,10 @@ class WaveLowering(LoopLowering):
 
     def scratch_buffer(self, key: Any, kind: TensorType) -> Value:
         """Return shared scratch memory of type `kind` for the current operation, allocated at the start of the program.
+        Calls with the same `key` in one operation return the same memory.
 
-        Calls with the same `key` in one operation get the same memory. If `self.thrifty` is set, other operations share
-        it: it grows to the largest, and a barrier of the waves is emitted before it is used again.
+        With `self.thrifty`, all operations of a role share: the n-th key of an operation stands for the n-th memory of
+        this element type, which grows to the largest `kind`. A barrier of the waves is then emitted at every call.
         """
         if not self.thrifty:
             return self.hoist(key, kind, "scratch")
@@ -143,7 +147,7 @@ class WaveLowering(LoopLowering):
 
     def barriers(self, key: Any, count: int, arrivals: int, name: str) -> Value:
         """Return an array of `count` barriers of the workgroup, each for `arrivals` arrivals, allocated at the start of
-        the program. `name` is the start of its name. Calls with the same `key` return the same array.
+        the program. Its name begins with `name`. Calls with the same `key` return the same array.
         """
         return self.hoist(key, BarrierType(as_expr(count), as_expr(arrivals)), name)
 
@@ -157,8 +161,8 @@ class WaveLowering(LoopLowering):
         return register
 
     def channel_positions(self, channel: Op) -> dict[str, RingPosition]:
-        """Return the dictionary {"acquire", "commit", "wait" or "release": the wave's RingPosition} of the operation
-        `channel` in the current role; it is empty at first, and the caller fills it.
+        """Return the positions that are recorded for the operation `channel` in the current role: {"acquire", "commit",
+        "wait" or "release": the wave's RingPosition}. The dictionary is empty at first, and the caller fills it.
         """
         return self._counters.setdefault((self.role, channel), {})
 
@@ -171,8 +175,8 @@ class WaveLowering(LoopLowering):
         self.emit("compute", (counter,) if fresh else (counter, counter), formula=formula)
 
     def read_counter(self, counter: Value, name: str, most: int = (1 << 30) - 1) -> Symbol:
-        """Emit a read of the register `counter`, and return a new symbol, named after `name`, for its value from 0 to
-        `most`.
+        """Emit a read of the register `counter`, and return a new symbol for its value. The symbol is named after
+        `name` and has values from 0 to `most`.
         """
         value = self.symbol(name, 0, most)
         self.emit("read", (counter,), symbol=value)
@@ -182,7 +186,7 @@ class WaveLowering(LoopLowering):
 
     def fragment(self, dtype: DType, values: int, name: str | None = None) -> Value:
         """Emit the allocation of a fragment (registers of the wave with `values` values of type `dtype` per lane), and
-        return it. `name` is the start of its name.
+        return it. Its name begins with `name` (None: no name).
         """
         kind = FragmentType(dtype, (as_expr(self.lanes), as_expr(values)))
         value = self.emit("alloc", type=kind).results[0]
@@ -190,14 +194,15 @@ class WaveLowering(LoopLowering):
         return value
 
     def axes(self, values: int) -> tuple[Symbol, Symbol]:
-        """Return two new symbols (lane, value): one from 0 to the number of lanes of a wave - 1, one from 0 to `values`
-        - 1.
+        """Return two new symbols (lane, value): `lane` from 0 to the number of lanes of a wave - 1, and `value` from 0
+        to `values` - 1.
         """
         return index(self.fresh("l"), self.lanes), index(self.fresh("v"), values)
 
     def sync_waves(self) -> None:
-        """Emit a barrier of the current group's waves; for a single wave, a synchronisation of its lanes if needed. A
-        fence comes first if asynchronous copies or MMAs read what the waves stored.
+        """Emit a barrier of the current group's waves. If the group is a single wave, emit a synchronisation of its
+        lanes instead, if lanes have accessed memory or waited since the last one. A fence comes first if asynchronous
+        copies or MMAs read elements that the waves stored.
         """
         self.make_visible()
         if self.group.waves > 1:
@@ -207,7 +212,7 @@ class WaveLowering(LoopLowering):
             self.between_lanes.sync()
 
     def make_visible(self) -> None:
-        """Emit a fence if the waves stored, since the last fence, to shared memory that asynchronous copies or MMAs
+        """Emit a fence if the waves stored, since the last call, to shared memory that asynchronous copies or MMAs
         read. Forget the recorded stores in any case.
         """
         if self.dirty & self.asynchronous:
@@ -223,8 +228,8 @@ class WaveLowering(LoopLowering):
             self.dirty.add(allocation)
 
     def copied_out_channels(self) -> set[Value]:
-        """Return the channels whose stages are sources of bulk copies in the current role; in the whole program if it
-        has no roles.
+        """Return the channels that bulk copies of the current role read: the source of such a copy is a stage of the
+        channel. If the program has no roles, all of its bulk copies count.
         """
         ops = next((list(walk_block(op.blocks[0])) for op in self.roles if op.attrs["name"] == self.role), None)
         channels = set()
@@ -237,8 +242,9 @@ class WaveLowering(LoopLowering):
 
     @contextmanager
     def one_wave(self, groups: int = 1) -> Iterator[None]:
-        """Emit the operations written within this context under a condition that holds for one wave only: the first
-        wave of each of `groups` equal parts of the current group. There is no condition if each part is one wave.
+        """Emit the operations written within this context under a condition that holds only in the first wave of each
+        group, if the current group of waves is divided into `groups` equal groups. Emit no condition if each of these
+        is a single wave.
         """
         if self.group.waves == groups:
             yield
