@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import tilewright
 import tilewright.block as tb
 from tilewright.algebra import Layout, local_partition
+from tilewright.algebra.expr import symbol
 from tilewright.block import cdiv
 from tilewright.errors import (
     ArgumentError,
@@ -600,6 +602,27 @@ def test_parameters_without_a_value_are_named():
 
     with pytest.raises(ArgumentError, match="needs needs a value for M"):
         needs.trace()
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (1.9, "for: a step is 1.9; it must be an integer"),
+        ("two", "for: a step is 'two'; it must be an integer"),
+        (0, "for: the step is 0; it must be a known integer of at least 1"),
+        (-2, "for: the step is -2; it must be"),
+        (symbol("N", 1), "for: the step is N; it must be"),
+    ],
+    ids=str,
+)
+def test_a_step_that_is_no_positive_integer_is_neither_rounded_nor_kept(step, said):
+    @tb.kernel()
+    def strided(x: tb.Out("f32", 8)):
+        for i in tb.steps((0, 8, step)):
+            x.view((1,), lambda j: (i + j,)).fill(1)
+
+    with pytest.raises(ProgramError, match=f"(?s){re.escape(said)}.*tb.steps"):
+        strided.trace()
 
 
 def test_requirements_are_checked_or_left_to_the_call():

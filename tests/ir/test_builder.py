@@ -85,3 +85,9 @@ def test_loop_operations_stand_at_the_line_of_the_operation_that_they_came_from(
     lines = {op.name: op.loc.line for op in lowered.walk()}
     assert lines["tasks"] == 3
     assert {line for name, line in lines.items() if name != "tasks"} == {6}
+
+
+def test_a_loop_with_step_0_is_refused():
+    builder, _ = begun()
+    with pytest.raises(ProgramError, match="for: the attribute ranges is .*, which is no ranges"):
+        builder.create("for", (), {"ranges": (Range.of("t", 0, 4, 0),)}, blocks=(Block(),))

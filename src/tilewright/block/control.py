@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.block.names import author_names, made_up
 from tilewright.block.tensor import Tensor, tensor_of
@@ -68,15 +68,19 @@ class Loop:
 def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
     """Return (start, end, step) of the loop limit `limit`.
 
-    An end alone gives (0, end, 1), a pair gives (start, end, 1). Raise a ProgramError for a tuple of another length, or
-    if start or end is no integer or expression. `loop` is the loop's operation name, for messages.
+    An end alone gives (0, end, 1), a pair gives (start, end, 1). Raise a ProgramError for a tuple of another length, if
+    start or end is no integer or expression, or if the step is no integer of at least 1. `loop` is the loop's operation
+    name, for messages.
     """
     if not isinstance(limit, tuple):
         return as_expr(0), number(limit, f"{loop}: a limit"), 1
     if not 2 <= len(limit) <= 3:
         raise ProgramError(f"{loop}: {limit!r} is no (start, end) or (start, end, step)", author_location(3))
     lo, hi = (number(e, f"{loop}: a limit") for e in limit[:2])
-    return lo, hi, int(limit[2]) if len(limit) == 3 else 1
+    step = number(limit[2], f"{loop}: a step") if len(limit) == 3 else ONE
+    if not isinstance(step, Const) or step.value < 1:
+        raise ProgramError(f"{loop}: the step is {step}; it must be a known integer of at least 1", author_location(3))
+    return lo, hi, step.value
 
 
 def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None, table: Tensor | None = None) -> Loop:

@@ -636,8 +636,8 @@ class _Ranges(Kind):
                 return tuple(ranges)
 
     def check(self, value: Any) -> bool:
-        """True if `value` is a tuple of `Range`s."""
-        return isinstance(value, tuple) and all(isinstance(r, Range) for r in value)
+        """True if `value` is a tuple of `Range`s with steps of at least 1."""
+        return isinstance(value, tuple) and all(isinstance(r, Range) and r.step >= 1 for r in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
         """Return a list of the lower and upper limits of the `Range`s in `value`.
