@@ -774,3 +774,17 @@ def test_names_of_other_libraries_say_what_is_written_here():
     ):
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'; {wanted}"):
             getattr(tkw, name)
+
+
+def test_a_logged_tile_with_a_dimension_that_its_mapping_lacks():
+    i = tkw.IndexMapping.iterator(0)
+    of_rows = tkw.IndexMapping(num_iterators=1, inputs={M: i}, outputs={M: i})
+
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_mn):
+        x = tkw.read(a)
+        tkw.debug_log(x, mapping=of_rows)
+        tkw.write(x, c)
+
+    said = r"debug_log: the mapping's inputs have \[M\], the tile has \[M, N\]"
+    taught(kernel, BadMapping, said, "tkw.debug_log(x, mapping=of_rows)")
