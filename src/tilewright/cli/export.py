@@ -9,6 +9,7 @@ import typer
 
 from tilewright.cli.printing import fail, read_text, show
 from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.limits import integer
 
 if TYPE_CHECKING:
     from tilewright.deploy.source import Exported
@@ -114,9 +115,9 @@ def _write_export(
 
 def _parse_size(text: str) -> tuple[str, int]:
     """Return (name, number) from `text`, the text of a size: "M=64" -> ("M", 64). Raise `ArgumentError` for other
-    texts.
+    texts, and `LimitExceeded` for a number of more than 512 bits.
     """
     name, equals, number = text.partition("=")
-    if not equals or not name.strip().isidentifier() or not number.strip().isdigit():
+    if not equals or not name.strip().isidentifier() or not number.strip().isdecimal():
         raise ArgumentError(f"--size {text}: a name and a number, as in M=64")
-    return name.strip(), int(number)
+    return name.strip(), integer(number.strip())
