@@ -89,5 +89,5 @@ def test_loop_operations_stand_at_the_line_of_the_operation_that_they_came_from(
 
 def test_a_loop_with_step_0_is_refused():
     builder, _ = begun()
-    with pytest.raises(ProgramError, match="for: the attribute ranges is .*, which is no ranges"):
+    with pytest.raises(ProgramError, match=r"for: the attribute ranges is .*, which is no ranges"):
         builder.create("for", (), {"ranges": (Range.of("t", 0, 4, 0),)}, blocks=(Block(),))

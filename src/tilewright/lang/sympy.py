@@ -14,6 +14,9 @@ from tilewright.algebra import expr as _expr
 from tilewright.algebra.expr import Expr, ExprLike, as_expr, symbol
 from tilewright.algebra.expr_conditions import all_of, any_of, eq, ne, negate
 from tilewright.algebra.expr_rules import maximum, minimum, multiply
+from tilewright.errors import ProgramError
+from tilewright.ir.location import author_location
+from tilewright.limits import written
 
 Integer = as_expr
 Min, Max = minimum, maximum
@@ -107,11 +110,13 @@ def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
     """Return an expression that is the value of the first pair (value, condition) in `cases` of which the condition
     holds.
 
-    Raise ValueError unless the condition of the last pair is True.
+    Raise ProgramError unless `cases` are pairs, at least one, and the condition of the last one is True.
     """
+    if not cases or not all(isinstance(case, tuple | list) and len(case) == 2 for case in cases):
+        raise ProgramError(f"Piecewise: {written(cases, 80)}: give pairs (value, condition)", author_location())
     *earlier, (default, last) = cases
     if last is not True and not (isinstance(last, Expr) and last.is_constant and bool(last)):
-        raise ValueError(f"Piecewise: the last case must have the condition True, not {last}")
+        raise ProgramError(f"Piecewise: the last case must have the condition True, not {last}", author_location())
     result = as_expr(default)
     for earlier_value, condition in reversed(earlier):
         holds = _condition(condition)
