@@ -192,3 +192,27 @@ def test_options_and_arrays_that_do_not_fit_are_shown() -> None:
         tilewright.matmul(("a", "b"), np.ones((2, 2), np.float32))
     with pytest.raises(ArgumentError, match=r"axes='': give each of 0, 1"):
         tilewright.kernels.transpose(axes="")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("atomic", "role", "says"),
+    [
+        ("%v (l 16) -> %x[l]", "inout", r"atomic: \(16\) does not run over the register's \(8\)"),
+        ("%v -> %x[0]", "inout", r"atomic: \(\) does not run over the register's \(8\)"),
+        ("%s (l 8) -> %x[l]", "inout", r"atomic: \(8\) does not run over the register's \(\)"),
+        ("%v (l 8) -> %x[l]", "in", "atomic writes to %x, of an argument that is declared `in`"),
+        ("%v (l 8) -> %x[l, 0]", "inout", "memory is flat here"),
+    ],
+)
+def test_an_atomic_of_the_loop_level_ran_past_its_register_and_wrote_what_is_read_only(
+    atomic: str, role: str, says: str
+) -> None:
+    text = """loop add(%x: ROLE global i32 (8)) {
+      %v = alloc vector i32 (8)
+      %s = alloc vector i32 ()
+      fill %v 1
+      fill %s 1
+      atomic add ATOMIC
+    }"""
+    with pytest.raises(ProgramError, match=says):
+        parse_loop(text.replace("ROLE", role).replace("ATOMIC", atomic))

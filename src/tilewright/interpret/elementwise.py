@@ -18,14 +18,16 @@ def _divide(a: Array, b: Array) -> Array:
     """Return a / b, elementwise; quotients of integers are rounded towards zero, and a quotient by 0 is 0."""
     if not np.issubdtype(a.dtype, np.integer):
         return a / b
-    is_raised = (np.mod(a, b) != 0) & ((a < 0) != (b < 0))  # a negative quotient that was rounded down
-    return np.asarray(np.floor_divide(a, b) + is_raised, a.dtype)
+    is_raised: Array = (np.mod(a, b) != 0) & ((a < 0) != (b < 0))  # a negative quotient that was rounded down
+    quotient: Array = np.floor_divide(a, b) + is_raised
+    return quotient
 
 
 def _round_half_away(a: Array) -> Array:
     """Return the floats `a` rounded to the nearest integers, halves away from zero: 2.5 -> 3, -2.5 -> -3."""
     fraction, whole = np.modf(a)  # both are exact; a + 0.5 may be rounded
-    return np.copysign(np.abs(whole) + (np.abs(fraction) >= 0.5), a)
+    magnitude: Array = np.abs(whole) + (np.abs(fraction) >= 0.5)
+    return np.copysign(magnitude, a)
 
 
 def _on_floats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
