@@ -1120,6 +1120,23 @@ def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) ->
         raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}", loc)
 
 
+def check_attrs(kinds: Mapping[str, str], attrs: Mapping[str, Any], where: str, loc: Any = None) -> None:
+    """Raise ProgramError if `attrs`, {attribute name: value}, lacks a required attribute, or has an unknown one or one
+    with an invalid value.
+
+    `kinds` is {attribute name: name of its kind}; a trailing `?` marks an optional attribute. For the message, `where`
+    is the operation's name and `loc` the source location.
+    """
+    for name in attrs:
+        if name not in kinds:
+            raise ProgramError(f"{where} has no attribute {name}; it has {', '.join(kinds) or 'none'}", loc)
+    for name, kind in kinds.items():
+        if name in attrs:
+            check_attr(kind, name, attrs[name], where, loc)
+        elif not kind.endswith("?"):
+            raise ProgramError(f"{where} needs the attribute {name}", loc)
+
+
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:
     """Return the set of all symbols in the integer expressions of the attribute `value`.
 
