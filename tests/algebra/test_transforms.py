@@ -149,7 +149,7 @@ def test_views_print_every_step():
         (lambda v: v.merge("m", ()), r"merge\(m = \): name the dimensions to merge, at least one, each once"),
         (
             lambda v: v.merge("m", ("a", "a")),
-            r"merge\(m = a, a\): name the dimensions to merge, at least one, each once",
+            r"merge\(m = a, a\): name the dimensions to merge",
         ),
         (lambda v: v.slice("a", 0, 4, 0), r"slice\(a, 0, 4, step 0\): the step must be at least 1"),
         (lambda v: v.slice("a", 0, 4, -1), r"slice\(a, 0, 4, step -1\): the step must be at least 1"),

@@ -221,7 +221,7 @@ def test_an_atomic_of_the_loop_level_ran_past_its_register_and_wrote_what_is_rea
 
 def test_an_integer_of_numpy_passed_the_limit_of_layouts() -> None:
     for too_large in (2**63, np.uint64(2**63)):
-        with pytest.raises(LayoutError, match="stride holds 9223372036854775808: .* are below 2"):
+        with pytest.raises(LayoutError, match=r"stride holds 9223372036854775808: .* are below 2"):
             Layout(1, too_large)
     assert Layout(1, np.uint64(2**63 - 1)) == Layout(1, 2**63 - 1)
 
