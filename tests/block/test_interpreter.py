@@ -415,5 +415,5 @@ def test_a_quotient_that_is_not_exact_was_rounded_down_and_one_by_0_had_no_line(
     x = np.arange(7, dtype=np.float32)
     refused(errors.InterpreterFault, says, text, x)
     refused(errors.InterpreterFault, "copy %a -> %b` (line 7)", text, x)
-    with pytest.raises(errors.InterpreterFault, match="was said to be exact|divides by 0"):
+    with pytest.raises(errors.InterpreterFault, match=r"was said to be exact|divides by 0"):
         compile_text(compile_text(text, "cpu").text("loop"), "interpreter")(x)
