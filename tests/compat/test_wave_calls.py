@@ -19,7 +19,14 @@ from tilewright.compat.wave import (
     set_default_run_config,
     wave_compile,
 )
-from tilewright.errors import ArgumentError, IgnoredOptionWarning, MissingPackage, OutOfScope, ProgramError
+from tilewright.errors import (
+    ArgumentError,
+    ExpressionError,
+    IgnoredOptionWarning,
+    MissingPackage,
+    OutOfScope,
+    ProgramError,
+)
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import *  # noqa: F403 - as Wave's kernels do
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
@@ -264,6 +271,11 @@ def test_sympys_names_on_our_expressions():
     for cases in ((), ((1, M < 2), 0)):
         with pytest.raises(ProgramError, match=r"Piecewise: .*: give pairs \(value, condition\)"):
             sympy.Piecewise(*cases)
+    for call in (sympy.ceiling, sympy.floor, sympy.Not):
+        with pytest.raises(ExpressionError, match="inf is neither an integer nor an expression"):
+            call(sympy.oo)
+    with pytest.raises(ProgramError, match=r"symbols: \('a', 'b'\) is no text"):
+        sympy.symbols(("a", "b"))
 
 
 def test_names_are_reached_through_modules_as_in_waves_examples():

@@ -26,6 +26,7 @@ from tilewright.errors import ArgumentError, ParseError, ProgramError, PythonCon
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Value
 from tilewright.ir.location import author_location
+from tilewright.limits import written
 
 
 class Loop:
@@ -110,6 +111,8 @@ def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None,
     lowered separately. `overlap` is "defer" (the loop's `finally_` block overlaps with the next iteration) or "turns"
     (groups of waves start their products one after the other).
     """
+    if peel is not None and (not isinstance(peel, Sequence) or len(peel) != 2):
+        raise ProgramError(f"steps: peel={written(peel, 80)} is no pair (first, last)", author_location())
     peeled = None if peel is None else tuple(number(e, "steps: peel") for e in peel)
     return Loop("for", limits, {"unroll": unroll or None, "peel": peeled, "overlap": overlap})
 
@@ -226,6 +229,8 @@ def require(condition: str) -> None:
     if the text is no condition.
     """
     current, loc = trace("require"), author_location()
+    if not isinstance(condition, str):
+        raise ProgramError(f"require: {written(condition, 80)} is no text", loc)
     known = {
         n: as_expr(v) for n, v in current.parameters.items() if isinstance(v, int | Expr) and not isinstance(v, bool)
     }

@@ -21,7 +21,6 @@ from tilewright.limits import written
 Integer = as_expr
 Min, Max = minimum, maximum
 Eq, Ne = eq, ne
-Not = negate
 sympify = as_expr
 oo = math.inf
 
@@ -52,7 +51,7 @@ def ceiling(x: ExprLike) -> Expr:
     """Return the smallest integer >= x as an expression; `ceiling(M / 64)` is the division rounded up. `x` may be a
     float.
     """
-    if isinstance(x, float):
+    if isinstance(x, float) and math.isfinite(x):
         return as_expr(math.ceil(x))
     return as_expr(x).__ceil__()
 
@@ -61,7 +60,7 @@ def floor(x: ExprLike) -> Expr:
     """Return the largest integer <= x as an expression; `floor(M / 64)` is the division rounded down. `x` may be a
     float.
     """
-    if isinstance(x, float):
+    if isinstance(x, float) and math.isfinite(x):
         return as_expr(math.floor(x))
     return as_expr(x).__floor__()
 
@@ -101,6 +100,11 @@ def Or(*conditions: Any) -> Expr:  # noqa: N802
     return any_of(*[_condition(c) for c in conditions])
 
 
+def Not(condition: Any) -> Expr:  # noqa: N802
+    """Return an expression that is 0 if `condition` holds, otherwise 1. The condition may be a bool."""
+    return negate(_condition(condition))
+
+
 def Abs(x: ExprLike) -> Expr:  # noqa: N802
     """Return the absolute value of `x` as an expression: max(x, -x)."""
     return maximum(as_expr(x), -as_expr(x))
@@ -127,8 +131,11 @@ def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
 def symbols(names: str, **assumptions: Any) -> Any:
     """Return the symbols that `names` lists, such as "M N" or "M, N": a symbol for a single name, otherwise a tuple.
 
-    The symbols are of either sign, unless `assumptions` has nonnegative=True or positive=True.
+    The symbols are of either sign, unless `assumptions` has nonnegative=True or positive=True. Raise ProgramError if
+    `names` is no text.
     """
+    if not isinstance(names, str):
+        raise ProgramError(f"symbols: {written(names, 80)} is no text", author_location())
     result = tuple(_symbol(name, assumptions) for name in names.replace(",", " ").split())
     return result[0] if len(result) == 1 else result
 
