@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.printing import fail, read_text, show
+from tilewright.cli.printing import fail, is_file, read_text, show
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.limits import integer
 
@@ -95,7 +95,7 @@ def _write_export(
     from tilewright.cli.workload import plan_text, read_problem, read_workload
     from tilewright.deploy.exporting import export as write
 
-    if Path(what).is_file():
+    if is_file(what):
         if dt is not None:
             raise ArgumentError(f"--dt {dt}: a program's text has its own types; leave it out")
         text = read_text(Path(what), "the program")
