@@ -51,8 +51,7 @@ def show(*parts: Table | str) -> None:
 
 
 def is_file(text: str) -> bool:
-    """True if `text` is the path of a file; False also for a text that cannot be a path, such as one that is too long.
-    """
+    """True if `text` is the path of a file. False also for a text that cannot be a path, such as a very long one."""
     try:
         return Path(text).is_file()
     except (OSError, ValueError):
