@@ -146,6 +146,13 @@ def test_views_print_every_step():
     [
         (lambda v: v.pad("z", 1, 1), r"pad\(z, 1, 1\): there is no dimension z; there are a, b"),
         (lambda v: v.merge("m", ("a", "z")), "there is no dimension z"),
+        (lambda v: v.merge("m", ()), r"merge\(m = \): name the dimensions to merge, at least one, each once"),
+        (
+            lambda v: v.merge("m", ("a", "a")),
+            r"merge\(m = a, a\): name the dimensions to merge",
+        ),
+        (lambda v: v.slice("a", 0, 4, 0), r"slice\(a, 0, 4, step 0\): the step must be at least 1"),
+        (lambda v: v.slice("a", 0, 4, -1), r"slice\(a, 0, 4, step -1\): the step must be at least 1"),
         (lambda v: v.embed("a", {"b": (2, 1)}), "dimension b exists already"),
         (lambda v: v.insert("a", 3), "dimension a exists already"),
         (lambda v: v.permute("a"), r"permute\(a\) does not name each of a, b once"),

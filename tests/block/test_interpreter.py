@@ -393,3 +393,27 @@ def test_small_floats_become_scales() -> None:
     text = "block f(%x: in global f8e5m2 (3), %y: out global f8e8m0fnu (3)) { map %y = f8e8m0fnu(%x) }"
     y = run(text, np.array([0.5, 2, 16], ml_dtypes.float8_e5m2))
     assert y.astype(np.float32).tolist() == [0.5, 2, 16]
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("t / 2", " / 2 was said to be exact"),
+        ("6 // t", "6//t divides by 0, where t = 0"),
+    ],
+)
+def test_a_quotient_that_is_not_exact_was_rounded_down_and_one_by_0_had_no_line(place: str, says: str) -> None:
+    text = """block half(%x: in global f32 (7), %y: out global f32 (7))
+    {
+      tasks t in 0..7 {
+        barrier
+        %a = view %x (i 1) -> [PLACE]
+        %b = view %y (i 1) -> [t]
+        copy %a -> %b
+      }
+    }""".replace("PLACE", place)
+    x = np.arange(7, dtype=np.float32)
+    refused(errors.InterpreterFault, says, text, x)
+    refused(errors.InterpreterFault, "copy %a -> %b` (line 7)", text, x)
+    with pytest.raises(errors.InterpreterFault, match=r"was said to be exact|divides by 0"):
+        compile_text(compile_text(text, "cpu").text("loop"), "interpreter")(x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import tilewright
 import tilewright.block as tb
 from tilewright.algebra import Layout, local_partition
+from tilewright.algebra.expr import symbol
 from tilewright.block import cdiv
 from tilewright.errors import (
     ArgumentError,
@@ -600,6 +602,54 @@ def test_parameters_without_a_value_are_named():
 
     with pytest.raises(ArgumentError, match="needs needs a value for M"):
         needs.trace()
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (1.9, "for: a step is 1.9; it must be an integer"),
+        ("two", "for: a step is 'two'; it must be an integer"),
+        (0, "for: the step is 0; it must be a known integer of at least 1"),
+        (-2, "for: the step is -2; it must be"),
+        (symbol("N", 1), "for: the step is N; it must be"),
+    ],
+    ids=str,
+)
+def test_a_step_that_is_no_positive_integer_is_neither_rounded_nor_kept(step, said):
+    @tb.kernel()
+    def strided(x: tb.Out("f32", 8)):
+        for i in tb.steps((0, 8, step)):
+            x.view((1,), lambda j: (i + j,)).fill(1)
+
+    with pytest.raises(ProgramError, match=f"(?s){re.escape(said)}.*tb.steps"):
+        strided.trace()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x, y: x.view((2, 2), 3), "view: at is 3; it must be a function"),
+        (lambda x, y: x.view((np.ones(2),), lambda i: i), "view: an extent is array"),
+        (lambda x, y: tb.gather(y, x, at=(0, 0)), "gather: at is (0, 0); it must be a function"),
+        (lambda x, y: tb.reduce(x, y, 0, 5), "reduce: how is 5; it must be a function"),
+        (lambda x, y: tb.copy(x, y, by=("a", "b")), "copy: the attribute by is ('a', 'b'), which is no dotted"),
+        (lambda x, y: tb.shared("f32", (8, 8), strides=2), "shared: 1 strides for 2 dimensions"),
+        (lambda x, y: tb.shared("f32", (8, 8), swizzle=(1, 2)), "shared: swizzle=(1, 2) is no swizzle or (bits,"),
+        (lambda x, y: tb.steps(4, peel=1), "steps: peel=1 is no pair (first, last)"),
+        (lambda x, y: tb.require(2), "require: 2 is no text"),
+        (lambda x, y: tb.partition("ab", LANES), "partition: extents='ab' are no known integers"),
+        (lambda x, y: tb.partition((8, 8), (4, 4)), "partition: threads=(4, 4) is no layout"),
+        (lambda x, y: tb.blockwise_copy(x, "y", LANES), "blockwise_copy takes a tensor, not 'y'"),
+        (lambda x, y: tb.blockwise_copy(x, y, LANES, 4), "blockwise_copy: vector=4 is no pair (dimension, elements)"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_was_an_error_of_python(call, said):
+    @tb.kernel()
+    def wrong(x: tb.In("f32", 8, 8), y: tb.Out("f32", 8, 8)):
+        call(x, y)
+
+    with pytest.raises(ProgramError, match=re.escape(said)):
+        wrong.trace()
 
 
 def test_requirements_are_checked_or_left_to_the_call():

@@ -162,3 +162,9 @@ def test_kernels_and_tensors_that_are_not_there_are_named() -> None:
     assert "there is no file none.py" in tilewright("draw", "none.py", "x", code=2)[1]
     assert "block kernels" in tilewright("draw", f"{CK / 'basic_gemm.py'}:gemm", "x", code=2)[1]
     assert "say a parameter" in tilewright("draw", str(CK / "basic_gemm.py"), "sa", "-p", "BM", code=2)[1]
+
+
+def test_a_parameter_that_is_no_decimal_number_is_refused_by_the_kernel() -> None:
+    for value, said in (("²", "pad: a multiple is '²'; it must be an integer"), ("9" * 5000, "at most 512 bits")):
+        printed = tilewright("draw", str(CK / "basic_gemm.py"), "sa", "-p", f"BM={value}", code=2)[1]
+        assert said in printed

@@ -74,3 +74,14 @@ def test_what_cannot_be_exported_is_said_in_one_line(args, says, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert says in run(*args, code=2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [("²", "--size M=²: a name and a number, as in M=64"), ("9" * 5000, "an integer has at most 512 bits")],
+    ids=["superscript", "long"],
+)
+def test_a_size_that_is_no_decimal_number_is_refused_and_not_read(number, says, tmp_path):
+    text = tmp_path / "scaled.block"
+    text.write_text("block scaled(%x: in global f32 (M), %y: out global f32 (M))\n  param M { map %y = %x * 3 }\n")
+    assert says in run(text, tmp_path / "scaled.o", "--size", f"M={number}", code=2)

@@ -497,3 +497,12 @@ def test_padding_that_a_stride_leaves_unused_may_differ() -> None:
     peer.check_padding(read_problem("mb1ic3ih224oc64oh112kh7sh2ph3"))  # 3 before, 2 after; of 3 one would be passed by
     with pytest.raises(ArgumentError, match="pads both sides alike"):
         peer.check_padding(read_problem("mb1ic16ih3oc16oh3kh7ph0"))
+
+
+@pytest.mark.parametrize("command", [["export", "PROBLEM", "x.o"], ["bench", "PROBLEM"], ["draw", "PROBLEM.py", "a"]])
+def test_a_problem_too_long_for_the_name_of_a_file_was_an_error_of_python(command: list[str]) -> None:
+    arguments = [word.replace("PROBLEM", "mb" + "9" * 400) for word in command]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == 2
+    assert "error: " in result.output

@@ -19,7 +19,14 @@ from tilewright.compat.wave import (
     set_default_run_config,
     wave_compile,
 )
-from tilewright.errors import ArgumentError, IgnoredOptionWarning, MissingPackage, OutOfScope
+from tilewright.errors import (
+    ArgumentError,
+    ExpressionError,
+    IgnoredOptionWarning,
+    MissingPackage,
+    OutOfScope,
+    ProgramError,
+)
 from tilewright.lang import sympy
 from tilewright.lang.global_symbols import *  # noqa: F403 - as Wave's kernels do
 from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
@@ -259,8 +266,16 @@ def test_sympys_names_on_our_expressions():
     assert int(sympy.Or(sympy.Gt(M, 4), sympy.Le(M, 1), sympy.Ne(M, M)).subs({M: 3})) == 0
     assert int(sympy.Abs(M - 5).subs({M: 2})) == 3
     assert sympy.symbols("a b", nonnegative=True) == (tkl.sym.a, tkl.sym.b)
-    with pytest.raises(ValueError, match="the last case must have the condition True"):
+    with pytest.raises(ProgramError, match="the last case must have the condition True, not M <= 1"):
         sympy.Piecewise((1, M < 2))
+    for cases in ((), ((1, M < 2), 0)):
+        with pytest.raises(ProgramError, match=r"Piecewise: .*: give pairs \(value, condition\)"):
+            sympy.Piecewise(*cases)
+    for call in (sympy.ceiling, sympy.floor, sympy.Not):
+        with pytest.raises(ExpressionError, match="inf is neither an integer nor an expression"):
+            call(sympy.oo)
+    with pytest.raises(ProgramError, match=r"symbols: \('a', 'b'\) is no text"):
+        sympy.symbols(("a", "b"))
 
 
 def test_names_are_reached_through_modules_as_in_waves_examples():

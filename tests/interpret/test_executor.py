@@ -480,6 +480,48 @@ def test_integers_wrap_and_divide_as_machines_do():
     assert (r == (x // 3) ^ (x << 1)).all()
 
 
+def run_in_all_ways(kernel, *inputs):
+    """Results of the executor, machine code, and the interpreters of block and loop programs, each as a list."""
+    compiled = tilewright.compile(kernel, target="cpu")
+    texts = [compiled.text(level, {M: len(inputs[0])}) for level in ("host", "loop")]
+    ways = (
+        tilewright.compile(kernel, target="executor"),
+        compiled,
+        *(tilewright.compile_text(text, "interpreter") for text in texts),
+    )
+    return [run(*inputs).tolist() for run in ways]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers", "rounded"),
+    [
+        (tkl.f32, [0.49999997, 8388609, -8388611, -8388609, 2.5, -1.5], [0, 8388609, -8388611, -8388609, 3, -2]),
+        (tkl.f64, [0.49999999999999994, 2.0**52 + 1, -(2.0**52) - 1, -0.5], [0, 2.0**52 + 1, -(2.0**52) - 1, -1]),
+        (tkl.f16, [0.49975586, 1025, -2047, 1.5, -2.5], [0, 1025, -2047, 2, -3]),
+        (tkl.bf16, [0.49804688, 129, -255, 1.5, -2.5], [0, 129, -255, 2, -3]),
+        (tkl.i64, [2**53 + 1, -(2**53) - 1, 7], [2**53 + 1, -(2**53) - 1, 7]),
+    ],
+    ids=str,
+)
+def test_round_moves_no_integer_and_no_number_below_a_half(dtype, numbers, rounded):
+    @tkw.wave()
+    def kernel(x: mem(M, dtype=dtype), y: mem(M, dtype=dtype)):
+        tkw.write(tkw.round(tkw.read(x)), y)
+
+    assert run_in_all_ways(kernel, np.array(numbers, dtype.numpy)) == [rounded] * 4
+
+
+def test_quotients_of_the_smallest_integer_have_their_sign():
+    @tkw.wave()
+    def kernel(x: mem(M, dtype=tkl.i64), y: mem(M, dtype=tkl.i64), z: mem(M, dtype=tkl.i64)):
+        tkw.write(tkw.read(x) / tkw.read(y), z)
+
+    smallest = -(2**63)
+    x = np.array([smallest, smallest, smallest, smallest, -7, 7, 7, 5])
+    y = np.array([2, -3, -1, smallest, 2, -2, 2, 0])
+    assert run_in_all_ways(kernel, x, y) == [[-(2**62), 3074457345618258602, smallest, 1, -3, -3, 3, 0]] * 4
+
+
 def test_fp8_inputs():
     @tkw.wave()
     def kernel(a: mem(M, K, dtype=tkl.f8e4m3fn), b: mem(N, K, dtype=tkl.f8e5m2), c: mem(M, N)):

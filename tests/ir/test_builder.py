@@ -85,3 +85,24 @@ def test_loop_operations_stand_at_the_line_of_the_operation_that_they_came_from(
     lines = {op.name: op.loc.line for op in lowered.walk()}
     assert lines["tasks"] == 3
     assert {line for name, line in lines.items() if name != "tasks"} == {6}
+
+
+def test_a_loop_with_step_0_is_refused():
+    builder, _ = begun()
+    with pytest.raises(ProgramError, match=r"for: the attribute ranges is .*, which is no ranges"):
+        builder.create("for", (), {"ranges": (Range.of("t", 0, 4, 0),)}, blocks=(Block(),))
+
+
+def test_a_missing_attribute_is_named():
+    builder, (x, _) = begun()
+    for name, operands, missing in (("view", (x,), "over"), ("fill", (x,), "value"), ("for", (), "ranges")):
+        with pytest.raises(ProgramError, match=f"{name} needs the attribute {missing}"):
+            builder.emit(name, operands)
+    with pytest.raises(ProgramError, match="param needs the attribute parameters"):
+        builder.record("param", {})
+    with pytest.raises(ProgramError, match="there is no header line parameters on the block level"):
+        builder.record("parameters", {})
+    with pytest.raises(ProgramError, match="fill has no attribute values; it has value"):
+        builder.emit("fill", (x,), {"value": 0, "values": 0})
+    assert not builder.blocks[0].ops
+    assert not builder.records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -192,3 +193,57 @@ def test_options_and_arrays_that_do_not_fit_are_shown() -> None:
         tilewright.matmul(("a", "b"), np.ones((2, 2), np.float32))
     with pytest.raises(ArgumentError, match=r"axes='': give each of 0, 1"):
         tilewright.kernels.transpose(axes="")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("atomic", "role", "says"),
+    [
+        ("%v (l 16) -> %x[l]", "inout", r"atomic: \(16\) does not run over the register's \(8\)"),
+        ("%v -> %x[0]", "inout", r"atomic: \(\) does not run over the register's \(8\)"),
+        ("%s (l 8) -> %x[l]", "inout", r"atomic: \(8\) does not run over the register's \(\)"),
+        ("%v (l 8) -> %x[l]", "in", "atomic writes to %x, of an argument that is declared `in`"),
+        ("%v (l 8) -> %x[l, 0]", "inout", "memory is flat here"),
+    ],
+)
+def test_an_atomic_of_the_loop_level_ran_past_its_register_and_wrote_what_is_read_only(
+    atomic: str, role: str, says: str
+) -> None:
+    text = """loop add(%x: ROLE global i32 (8)) {
+      %v = alloc vector i32 (8)
+      %s = alloc vector i32 ()
+      fill %v 1
+      fill %s 1
+      atomic add ATOMIC
+    }"""
+    with pytest.raises(ProgramError, match=says):
+        parse_loop(text.replace("ROLE", role).replace("ATOMIC", atomic))
+
+
+def test_an_integer_of_numpy_passed_the_limit_of_layouts() -> None:
+    for too_large in (2**63, np.uint64(2**63)):
+        with pytest.raises(LayoutError, match=r"stride holds 9223372036854775808: .* are below 2"):
+            Layout(1, too_large)
+    assert Layout(1, np.uint64(2**63 - 1)) == Layout(1, 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "options", "says"),
+    [
+        ("im2col", [(3, 3)], {"stride": (0, 1)}, "im2col: stride=(0, 1) is not a pair of integers of at least 1"),
+        ("im2col", [(1, 0)], {}, "im2col: filter_size=(1, 0) is not a pair of integers of at least 1"),
+        ("im2col", [(3, 3)], {"dilation": (1, -1)}, "im2col: dilation=(1, -1) is not a pair of integers of at least 1"),
+        ("top_k_gating", [0], {}, "top_k_gating: count=0 is not an integer of at least 1"),
+        ("attention", [0], {}, "attention: tile=0 is not an integer of at least 1"),
+        ("linear_attention", [-1], {}, "linear_attention: chunk=-1 is not an integer of at least 1"),
+        ("grouped_attention", [4], {"causal": True, "window": -1}, "window=-1 is not an integer of at least 0"),
+        ("gemm", [], {"activation": "tan"}, "activation='tan': there are relu, gelu, gelu_tanh, silu, and None"),
+        ("gemm", [], {"precision": "tf16"}, "precision='tf16': 'tf32', which rounds factors of f32, or None"),
+        ("conv", [(3, 3)], {"activation": "tan"}, "activation='tan': there are relu"),
+        ("conv", [(3, 3)], {"precision": "tf16"}, "precision='tf16': 'tf32'"),
+    ],
+)
+def test_an_option_of_a_kernel_was_refused_late_or_not_at_all(
+    kernel: str, arguments: list[Any], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(says)):
+        getattr(tilewright.kernels, kernel)(*arguments, **options)

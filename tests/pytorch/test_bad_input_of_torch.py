@@ -17,6 +17,8 @@ import tilewright
 import tilewright.torch
 from tilewright.errors import ArgumentError
 from tilewright.kernels import gemm
+from tilewright.torch import functional
+from tilewright.torch.checks import require_same_dtype
 
 SAID_OTHERWISE = {"extent": "argument b: dimension 0 is 2; K is 3 here"}
 OF_TORCH = ("device", "no array", "missing")
@@ -208,3 +210,18 @@ def test_modules_name_what_is_wrong(name: str, grads: bool) -> None:
             called(name, x.numpy())
         with pytest.raises(ArgumentError, match=r"dimensions|they do not fit|normalized_shape=|num_groups=|shape"):
             called(name, torch.ones(()))
+
+
+def test_an_unknown_activation_after_a_residual_of_another_shape_was_a_key_error() -> None:
+    x, weight, images, filters = torch.ones(3, 4), torch.ones(5, 4), torch.ones(1, 2, 6), torch.ones(3, 2, 3)
+    for call in (
+        lambda: functional.linear(x, weight, activation="tan", residual=torch.ones(1)),
+        lambda: functional.conv1d(images, filters, activation="tan", residual=torch.ones(1)),
+    ):
+        with pytest.raises(ArgumentError, match="activation='tan': there are relu, gelu, gelu_tanh, silu, and None"):
+            call()
+
+
+def test_dtypes_of_tensors_that_are_all_none() -> None:
+    with pytest.raises(ArgumentError, match="x is None; it must be a tensor"):
+        require_same_dtype({"x": None, "weight": None})

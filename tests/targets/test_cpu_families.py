@@ -58,6 +58,12 @@ def test_code_of_every_cpu_is_made_here_and_runs_where_it_can(name):
     assert "\n" not in str(caught.value)
 
 
+def test_features_below_the_lowest_level_are_named():
+    with pytest.raises(TargetError, match=r"no machine has these features: x86\.avx2 needs avx2, fma"):
+        family("x86").described(family("x86").levels["x86.avx2"] - {"avx2", "fma"})
+    assert family("portable").described(frozenset()).name == "portable"
+
+
 def test_products_pick_their_factor_by_lane_without_copies():
     assembly = tilewright.compile_text(product("aarch64.neon")[0], "cpu:aarch64.neon").text("asm")
     assert "v0.s[3]" in assembly or ".s[3]" in assembly

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,9 @@ from tilewright.errors import (
     PythonControlFlow,
     UnboundSymbol,
 )
-from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, THREAD_0
+from tilewright.ir.tile import parse_tile
+from tilewright.ir.verifier import verify
+from tilewright.lang.global_symbols import GLOBAL_ADDRESS_SPACE, THREAD_0, get_workgroup_symbol
 
 M, N, K, L = tkl.sym.M, tkl.sym.N, tkl.sym.K, tkl.sym.L
 f32_mn = tkl.Memory[M, N, GLOBAL_ADDRESS_SPACE, tkl.f32]
@@ -774,3 +778,51 @@ def test_names_of_other_libraries_say_what_is_written_here():
     ):
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'; {wanted}"):
             getattr(tkw, name)
+
+
+def test_a_logged_tile_with_a_dimension_that_its_mapping_lacks():
+    i = tkw.IndexMapping.iterator(0)
+    of_rows = tkw.IndexMapping(num_iterators=1, inputs={M: i}, outputs={M: i})
+
+    @tkw.wave()
+    def kernel(a: f32_mn, c: f32_mn):
+        x = tkw.read(a)
+        tkw.debug_log(x, mapping=of_rows)
+        tkw.write(x, c)
+
+    said = r"debug_log: the mapping's inputs have \[M\], the tile has \[M, N\]"
+    taught(kernel, BadMapping, said, "tkw.debug_log(x, mapping=of_rows)")
+
+
+@pytest.mark.parametrize("number", [-1, 5, 7, 1.0, "0", True])
+def test_a_grid_dimension_was_counted_from_the_end_or_out_of_range(number):
+    for make, said in (
+        (get_workgroup_symbol, "get_workgroup_symbol: number"),
+        (lambda n: tkw.WorkgroupConstraint(M, 4, n), "WorkgroupConstraint: workgroup_dim"),
+        (lambda n: tkw.ReorderingConstraint(M, n), "ReorderingConstraint: workgroup_dim"),
+    ):
+        with pytest.raises(ProgramError, match=f"{said}={number!r}: a grid has dimensions 0 to 4"):
+            make(number)
+
+
+def test_a_grid_dimension_of_a_text_is_checked():
+    text = "tile t(%x: global f32[M])\n  symbols M\n  {}\n{{\n  %0 = read %x : f32[M]\n  write %0, %x\n}}\n"
+    for record in ("workgroup dim=(M) tile=(4) grid=-1", "reordering value=(M) grid=5"):
+        with pytest.raises(ProgramError, match="a grid has dimensions 0 to 4"):
+            verify(parse_tile(text.format(record)))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: tkw.GridConstraint((7, 2)), "grid_size=(7, 2) is not one number of workgroups"),
+        (lambda: tkw.GridConstraint([]), "grid_size=[] is not one number of workgroups"),
+        (lambda: tkw.WorkgroupConstraint(M, 4, apply_fn=3), "apply_fn=3 is not a function"),
+        (lambda: tkw.SymbolicAlias(M, N, 3), "source_to_target=3 is not a function"),
+        (lambda: tkw.IteratorBindings(3), "bindings=3 is not {iterator: dimension}"),
+    ],
+    ids=["several", "none", "apply_fn", "source_to_target", "bindings"],
+)
+def test_an_argument_of_a_constraint_was_cut_short_or_named_by_no_error(make, said):
+    with pytest.raises(ProgramError, match=re.escape(said)):
+        make()

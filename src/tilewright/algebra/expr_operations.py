@@ -24,7 +24,7 @@ def _checked_divisor(a: Any, b: Any, sign: str) -> Any:
     return b
 
 
-def _exact_quotient(a: Any, b: Any) -> Any:
+def exact_quotient(a: Any, b: Any) -> Any:
     """Return a / b as an integer, or element by element for arrays.
 
     Raise NotExact if `b` does not divide `a`, DivisionByZero if `b` is 0; for arrays, if that holds for any element.
@@ -53,7 +53,7 @@ OPERATIONS: dict[type[Expr], Callable[[Any, Any], Any]] = {
     Product: lambda a, b: a * b,
     FloorDiv: lambda a, b: a // _checked_divisor(a, b, "//"),
     Mod: lambda a, b: a % _checked_divisor(a, b, "%"),
-    Exact: _exact_quotient,
+    Exact: exact_quotient,
     Xor: lambda a, b: a ^ b,
     Min: _minimum,
     Max: _maximum,

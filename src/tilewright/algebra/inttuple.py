@@ -98,7 +98,7 @@ def as_int_tuple(x: Any, what: str) -> Any:
         require_nesting(x, what)
         return tuple(as_int_tuple(e, what) for e in x)
     if isinstance(x, Integer):
-        return int(x)  # type: ignore[call-overload]
+        return as_int_tuple(int(x), what)  # type: ignore[call-overload]
     raise LayoutError(f"{what} must be an int or a nested tuple of ints, but holds {x!r}")
 
 

@@ -159,8 +159,11 @@ class Merge(Transform):
         """Return the dimensions after merging, {name: extent}, from those before it (`lower`).
 
         The merged dimensions become one, where the first name of `self.parts` was in `lower`; its extent is the product
-        of their extents. Raise AccessError if one of them does not exist, or if the new name exists already.
+        of their extents. Raise AccessError if one of them does not exist or is named twice, if there is none, or if the
+        new name exists already.
         """
+        if not self.parts or len(set(self.parts)) < len(self.parts):
+            raise AccessError(f"{self}: name the dimensions to merge, at least one, each once")
         size: Expr = ONE
         for part in self.parts:
             size = multiply(size, self._require(part, lower))
@@ -253,9 +256,11 @@ class Slice(Transform):
         """Return the dimensions after slicing, {name: extent}, from those before it (`lower`).
 
         The extent of the sliced dimension becomes the number of values kept. Raise AccessError if this dimension does
-        not exist.
+        not exist, or if the step is known to be less than 1.
         """
         self._require(self.dimension, lower)
+        if self.step.hi < 1:
+            raise AccessError(f"{self}: the step must be at least 1")
         return lower | {self.dimension: (self.end - self.begin + self.step - 1) // self.step}
 
     def lower(self, upper: Coordinates, extents: Extents) -> Coordinates:
@@ -437,8 +442,8 @@ class View:
         """Return the view with the dimensions named in `parts` merged to one flat dimension, `dimension`, the last of
         `parts` fastest.
 
-        The new dimension stands where the first of `parts` was. Raise AccessError if one of `parts` does not exist, or
-        if the new name exists already.
+        The new dimension stands where the first of `parts` was. Raise AccessError if one of `parts` does not exist or
+        is named twice, if there is none, or if the new name exists already.
         """
         return self.then(Merge(dimension, tuple(parts)))
 
@@ -460,7 +465,7 @@ class View:
         """Return the view with every `step`-th value of a dimension, from `begin` up to, not including, `end`.
 
         The dimension keeps its name; its extent becomes the number of values kept. Raise AccessError if there is no
-        such dimension.
+        such dimension, or if `step` is known to be less than 1.
         """
         return self.then(Slice(dimension, as_expr(begin), as_expr(end), as_expr(step)))
 

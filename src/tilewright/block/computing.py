@@ -9,7 +9,7 @@ from tilewright.algebra.expr import Expr
 from tilewright.block.formulas import argument, element_of
 from tilewright.block.names import argument_names
 from tilewright.block.tensor import Tensor, tensor_of
-from tilewright.block.tracing import number, trace
+from tilewright.block.tracing import function, number, trace
 from tilewright.errors import ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.location import author_location
@@ -88,21 +88,21 @@ def scan(
     _combine("scan", source, target, {"along": along, "exclusive": exclusive or None}, how)
 
 
-def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], function: Any) -> None:
+def _combine(name: str, source: Any, target: Any, attrs: dict[str, Any], how: Any) -> None:
     """Emit the operation `name` ("reduce" or "scan") with the attributes `attrs`, from `source` to `target`, each one
     tensor or a sequence of tensors.
 
-    `function` is the name of a combination, such as "sum", or a Python function of elements. The function is called
-    once, here, and returns one formula for each tensor.
+    `how` is the name of a combination, such as "sum", or a Python function of elements. The function is called once,
+    here, and returns one formula for each tensor.
     """
     sources, targets = (tuple(x) if isinstance(x, tuple | list) else (x,) for x in (source, target))
     operands = [tensor_of(tensor, name) for tensor in (*sources, *targets)]
-    if not isinstance(function, str):
+    if not isinstance(how, str):
         args = [argument(f"{side}{i}") for side in "ab" for i in range(len(sources))]
-        results = function(*args)
+        results = function(how, f"{name}: how")(*args)
         formulas = results if isinstance(results, tuple) else (results,)
-        function = tuple(element_of(f, name).formula(_no_operand) for f in formulas)
-    trace(name).emit(name, operands, {**attrs, "with": function})
+        how = tuple(element_of(f, name).formula(_no_operand) for f in formulas)
+    trace(name).emit(name, operands, {**attrs, "with": how})
 
 
 def _no_operand(value: Value) -> int:

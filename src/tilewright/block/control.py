@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilewright.algebra.expr import Const, Expr, Symbol, as_expr, symbol
+from tilewright.algebra.expr import ONE, Const, Expr, Symbol, as_expr, symbol
 from tilewright.algebra.expr_text import parse_expr
 from tilewright.block.names import author_names, made_up
 from tilewright.block.tensor import Tensor, tensor_of
@@ -26,6 +26,7 @@ from tilewright.errors import ArgumentError, ParseError, ProgramError, PythonCon
 from tilewright.ir.attrs import Range
 from tilewright.ir.core import Value
 from tilewright.ir.location import author_location
+from tilewright.limits import written
 
 
 class Loop:
@@ -68,15 +69,19 @@ class Loop:
 def _limits(limit: Any, loop: str) -> tuple[Expr, Expr, int]:
     """Return (start, end, step) of the loop limit `limit`.
 
-    An end alone gives (0, end, 1), a pair gives (start, end, 1). Raise a ProgramError for a tuple of another length, or
-    if start or end is no integer or expression. `loop` is the loop's operation name, for messages.
+    An end alone gives (0, end, 1), a pair gives (start, end, 1). Raise a ProgramError for a tuple of another length, if
+    start or end is no integer or expression, or if the step is no integer of at least 1. `loop` is the loop's operation
+    name, for messages.
     """
     if not isinstance(limit, tuple):
         return as_expr(0), number(limit, f"{loop}: a limit"), 1
     if not 2 <= len(limit) <= 3:
         raise ProgramError(f"{loop}: {limit!r} is no (start, end) or (start, end, step)", author_location(3))
     lo, hi = (number(e, f"{loop}: a limit") for e in limit[:2])
-    return lo, hi, int(limit[2]) if len(limit) == 3 else 1
+    step = number(limit[2], f"{loop}: a step") if len(limit) == 3 else ONE
+    if not isinstance(step, Const) or step.value < 1:
+        raise ProgramError(f"{loop}: the step is {step}; it must be a known integer of at least 1", author_location(3))
+    return lo, hi, step.value
 
 
 def tasks(*limits: Any, schedule: str | None = None, overlap: str | None = None, table: Tensor | None = None) -> Loop:
@@ -106,6 +111,8 @@ def steps(*limits: Any, unroll: bool = False, peel: Sequence[Any] | None = None,
     lowered separately. `overlap` is "defer" (the loop's `finally_` block overlaps with the next iteration) or "turns"
     (groups of waves start their products one after the other).
     """
+    if peel is not None and (not isinstance(peel, Sequence) or len(peel) != 2):
+        raise ProgramError(f"steps: peel={written(peel, 80)} is no pair (first, last)", author_location())
     peeled = None if peel is None else tuple(number(e, "steps: peel") for e in peel)
     return Loop("for", limits, {"unroll": unroll or None, "peel": peeled, "overlap": overlap})
 
@@ -222,6 +229,8 @@ def require(condition: str) -> None:
     if the text is no condition.
     """
     current, loc = trace("require"), author_location()
+    if not isinstance(condition, str):
+        raise ProgramError(f"require: {written(condition, 80)} is no text", loc)
     known = {
         n: as_expr(v) for n, v in current.parameters.items() if isinstance(v, int | Expr) and not isinstance(v, bool)
     }

@@ -14,6 +14,7 @@ from tilewright.block.tracing import number, trace
 from tilewright.errors import LayoutError, ProgramError
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import Distribution, numbers
+from tilewright.limits import written
 from tilewright.machine import MultiplyAtom, UnknownName
 
 
@@ -113,6 +114,12 @@ def blockwise_copy(
     divide the elements of a thread along its dimension, or if the machine has no such atom, and a BadPartition if the
     threads do not divide the tile.
     """
+    for tensor in (source, target):
+        tensor_of(tensor, "blockwise_copy")
+    pair: Any = vector
+    if pair is not None and (not isinstance(pair, tuple | list) or len(pair) != 2):
+        text = f"blockwise_copy: vector={written(vector, 80)} is no pair (dimension, elements)"
+        raise ProgramError(text, author_location())
     extents = tuple(target.shape)
     owners = partition(extents, threads, "block", None if vector is None else vector[0])
     if vector is not None:

@@ -10,12 +10,13 @@ from tilewright.algebra import ComposedLayout, Layout, Swizzle
 from tilewright.algebra.expr import Expr, Symbol, symbol
 from tilewright.block.names import argument_names
 from tilewright.block.tensor import Maybe, Tensor, tensor_of
-from tilewright.block.tracing import as_tuple, number, trace
+from tilewright.block.tracing import as_tuple, function, number, trace
 from tilewright.errors import DimensionMismatch, ProgramError
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, DTypeLike, element_type
 from tilewright.ir.location import author_location
 from tilewright.ir.tensors import Distribution, RegisterType, TensorType
+from tilewright.limits import written
 
 
 def shared(
@@ -44,9 +45,14 @@ def shared(
         if any(isinstance(e, tuple) for e in shape):
             raise ProgramError(f"shared: {layout} is nested; allocate its flat form and view it", author_location())
         extents, strides = shape, layout_strides
-    if strides is not None and len(strides) != len(extents):
-        raise DimensionMismatch(f"shared: {len(strides)} strides for {len(extents)} dimensions", author_location())
+    if strides is not None:
+        strides = as_tuple(strides)
+        if len(strides) != len(extents):
+            raise DimensionMismatch(f"shared: {len(strides)} strides for {len(extents)} dimensions", author_location())
     if swizzle is not None and not isinstance(swizzle, Swizzle):
+        if not isinstance(swizzle, Sequence) or len(swizzle) != 3:
+            text = f"shared: swizzle={written(swizzle, 80)} is no swizzle or (bits, base, shift)"
+            raise ProgramError(text, author_location())
         swizzle = Swizzle(*swizzle)
     tensor_type = TensorType(
         "shared",
@@ -194,7 +200,7 @@ def _emit_indexed(name: str, tile: Tensor, memory: Tensor, at: Callable[..., Any
     fetches: _Fetches = []
     token = _fetches.set(fetches)
     try:
-        coordinates = at(*over)
+        coordinates = function(at, f"{name}: at")(*over)
     finally:
         _fetches.reset(token)
     coordinates = coordinates if isinstance(coordinates, tuple | list) else (coordinates,)

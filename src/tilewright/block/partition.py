@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.algebra import Layout, composition, make_layout, rank, right_inverse, size, zipped_divide
+from tilewright.algebra.expr import Const
+from tilewright.algebra.inttuple import is_int
 from tilewright.errors import BadPartition
 from tilewright.ir.location import author_location
+from tilewright.limits import written
 
 
 def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vector: int | None = None) -> Layout:
@@ -16,7 +20,8 @@ def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vect
     `threads` maps thread coordinates to the thread's number, with one mode for each dimension of the tile. `mode`
     "block" gives each thread contiguous elements, as CK does; "cyclic" distributes elements one by one, as CuTe does.
     The values of a thread run along the first dimension first, or along dimension `vector`. Raise a BadPartition if an
-    element would have no thread or several threads, for an unknown `mode`, and for a `vector` that is no dimension.
+    element would have no thread or several threads, for an unknown `mode`, for a `vector` that is no dimension, for
+    extents that are no known integers, and if `threads` is no layout.
 
     >>> print(partition((8, 8), Layout((2, 4), (4, 1))))
     ((4,2),(4,2)):((16,4),(1,8))
@@ -29,6 +34,11 @@ def partition(extents: Sequence[int], threads: Layout, mode: str = "block", vect
     to 8, or choose other threads
     ...
     """
+    thread_layout: Any = threads
+    if not isinstance(thread_layout, Layout):
+        raise BadPartition(f"partition: threads={written(threads, 80)} is no layout", author_location())
+    if not isinstance(extents, Sequence) or not all(is_int(e) or isinstance(e, Const) for e in extents):
+        raise BadPartition(f"partition: extents={written(extents, 80)} are no known integers", author_location())
     shape = tuple(int(e) for e in extents)
     counts = tuple(size(threads, m) for m in range(rank(threads)))
     _require_one_owner(shape, threads, counts, mode, vector)

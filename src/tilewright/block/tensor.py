@@ -16,7 +16,7 @@ from tilewright.algebra import Layout, ceildiv
 from tilewright.algebra.expr import ONE, TRUE, ZERO, Const, Expr, as_expr
 from tilewright.block.formulas import Element, Elementwise
 from tilewright.block.names import argument_names, made_up
-from tilewright.block.tracing import as_tuple, number, only_value, trace
+from tilewright.block.tracing import as_tuple, function, number, only_value, trace
 from tilewright.errors import DimensionMismatch, ProgramError, PythonControlFlow
 from tilewright.ir.core import Value
 from tilewright.ir.dtypes import DType, DTypeLike, element_type
@@ -87,7 +87,7 @@ class Tensor(Elementwise):
         wrong number of coordinates.
         """
         extents = as_tuple(extents)
-        return self._view(extents, at, argument_names(at, len(extents)))
+        return self._view(extents, function(at, "view: at"), argument_names(at, len(extents)))
 
     def _view(self, extents: Sequence[Any], at: Callable[..., Any], names: Sequence[str] | None = None) -> Tensor:
         """Emit one `view` and return it: the tensor of shape `extents` in which element (i, j, ...) is element at(i, j,

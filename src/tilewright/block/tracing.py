@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 from tilewright.algebra.expr import Const, Expr, Symbol, as_expr
 from tilewright.block.names import author_names
 from tilewright.errors import ProgramError
-from tilewright.ir.attrs import Range, axis, kind_of
+from tilewright.ir.attrs import Range, axis, check_attr, kind_of
 from tilewright.ir.block import BLOCK
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.location import Location, author_location
 from tilewright.ir.tensors import TensorType
+from tilewright.limits import written
 from tilewright.machine import Machine
 
 _current: ContextVar[Trace | None] = ContextVar("block_trace", default=None)
@@ -106,14 +108,15 @@ class Trace:
             )
 
     def _require_in_scope(self, name: str, attrs: dict[str, Any], loc: Location | None) -> None:
-        """Raise a ProgramError, located at `loc`, if an attribute in `attrs` of the operation `name` uses a symbol that
-        is not in scope, such as a loop variable after its loop.
+        """Raise a ProgramError, located at `loc`, if an attribute in `attrs` of the operation `name` is invalid or uses
+        a symbol that is not in scope, such as a loop variable after its loop.
         """
         spec = BLOCK.ops[name]
         bound: set[Symbol] = set()
         used: set[Symbol] = set()
         for key, value in attrs.items():
             kind = kind_of(spec.attrs[key])
+            check_attr(spec.attrs[key], key, kind.plain(value), name, loc)
             bound |= set(kind.bound(value))
             for expression in kind.expressions(value):
                 used |= expression.symbols
@@ -249,6 +252,19 @@ def number(x: Any, what: str) -> Expr:
     """
     if isinstance(x, Expr):
         return x
-    if isinstance(x, bool) or not hasattr(x, "__index__"):
-        raise ProgramError(f"{what} is {x!r}; it must be an integer or an expression of sizes", author_location(2))
-    return as_expr(int(x))
+    integer: Any = None if isinstance(x, bool) else x
+    try:
+        return as_expr(index(integer))
+    except TypeError:
+        text = f"{what} is {written(x, 80)}; it must be an integer or an expression of sizes"
+        raise ProgramError(text, author_location(2)) from None
+
+
+def function(x: Any, what: str) -> Callable[..., Any]:
+    """Return the Python function `x`. Raise a ProgramError if `x` is not callable; `what` describes `x` in the message
+    ("view: at").
+    """
+    if not callable(x):
+        raise ProgramError(f"{what} is {written(x, 80)}; it must be a function", author_location(2))
+    checked: Callable[..., Any] = x
+    return checked

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.draw import write_whole
-from tilewright.cli.printing import fail, read_text, show, table
+from tilewright.cli.printing import fail, is_file, read_text, show, table
 from tilewright.errors import ArgumentError, ProblemError, TilewrightError
 
 if TYPE_CHECKING:
@@ -164,9 +164,8 @@ def workloads(problems: str, dt: str | None, mb: int | None) -> list[Workload]:
     from tilewright.problems import ConvProblem, read_batch, shape_list, shape_lists
 
     types = None if dt is None else read_types("f32" if dt == TF32 else dt)
-    path = Path(problems)
-    if len(problems) < 4096 and "\0" not in problems and path.is_file():
-        text = read_text(path, "the file")
+    if is_file(problems):
+        text = read_text(Path(problems), "the file")
         typed_problems = [(problem, types or settings.dt) for settings, problem in read_batch(text)]
     elif problems in shape_lists():
         typed_problems = [(problem, types or read_types("f32")) for problem in shape_list(problems)]

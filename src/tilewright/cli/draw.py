@@ -77,7 +77,8 @@ def _draw_tensor(kernel: str, tensor: str, output: Path | None, params: list[str
     None.
 
     `kernel` is FILE.py or FILE.py:NAME. `params` are values of the kernel's parameters as texts NAME=VALUE. Raise
-    `LayoutError` for a text without "=", or an `output` that does not end in .svg.
+    `LayoutError` for a text without "=", or an `output` that does not end in .svg, and `LimitExceeded` for a number of
+    more than 512 bits.
     """
     from tilewright.cli.kernels import kernel_in
 
@@ -87,7 +88,7 @@ def _draw_tensor(kernel: str, tensor: str, output: Path | None, params: list[str
         name, equals, value = text.partition("=")
         if not equals:
             raise LayoutError(f"--param {text}: say a parameter and its value, such as BM=64")
-        parameters[name] = int(value) if value.isdigit() else value
+        parameters[name] = integer(value) if value.isdecimal() else value
     picture = kernel_in(kernel).draw(tensor, parameters)
     if output is None:
         _print_on_terminal(picture.table)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.printing import fail, read_text, show
+from tilewright.cli.printing import fail, is_file, read_text, show
 from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.limits import integer
 
 if TYPE_CHECKING:
     from tilewright.deploy.source import Exported
@@ -94,7 +95,7 @@ def _write_export(
     from tilewright.cli.workload import plan_text, read_problem, read_workload
     from tilewright.deploy.exporting import export as write
 
-    if Path(what).is_file():
+    if is_file(what):
         if dt is not None:
             raise ArgumentError(f"--dt {dt}: a program's text has its own types; leave it out")
         text = read_text(Path(what), "the program")
@@ -114,9 +115,9 @@ def _write_export(
 
 def _parse_size(text: str) -> tuple[str, int]:
     """Return (name, number) from `text`, the text of a size: "M=64" -> ("M", 64). Raise `ArgumentError` for other
-    texts.
+    texts, and `LimitExceeded` for a number of more than 512 bits.
     """
     name, equals, number = text.partition("=")
-    if not equals or not name.strip().isidentifier() or not number.strip().isdigit():
+    if not equals or not name.strip().isidentifier() or not number.strip().isdecimal():
         raise ArgumentError(f"--size {text}: a name and a number, as in M=64")
-    return name.strip(), int(number)
+    return name.strip(), integer(number.strip())

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tilewright.block import BlockKernel
+from tilewright.cli.printing import is_file
 from tilewright.errors import ArgumentError
 
 
@@ -18,7 +19,7 @@ def kernel_in(text: str) -> BlockKernel:
     """
     file, _, name = text.partition(":")
     path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
+    if path.suffix != ".py" or not is_file(file):
         raise ArgumentError(f"{text}: there is no file {file}; a kernel is named as FILE.py:NAME")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -50,6 +50,14 @@ def show(*parts: Table | str) -> None:
         typer.echo(("\n" if index else "") + "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
 
 
+def is_file(text: str) -> bool:
+    """True if `text` is the path of a file. False also for a text that cannot be a path, such as a very long one."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def read_text(path: Path, what: str) -> str:
     """Return the contents of the file `path` as text. Raise `ArgumentError` if the file cannot be read or is no UTF-8;
     `what` names the file in the message, such as "the plan".

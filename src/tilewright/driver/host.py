@@ -292,6 +292,7 @@ def _least_tasks_to_share(machine: Machine, cores: int, tasks: int, cycles: floa
 
     The cycles of a task follow from `cycles`, the predicted time of `tasks` tasks on all `cores`, with the launch.
     Sharing pays if the tasks that other workers take from the first one need at least `machine.limits.sharing_cycles`.
+    Up to `cores` tasks, the first worker keeps one task; of more, it keeps one part in `cores`.
     """
     tasks = max(1, tasks)
     cycles_per_task = max(cycles - machine.limits.launch_cycles, 1.0) * min(tasks, cores) / tasks

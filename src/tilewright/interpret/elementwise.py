@@ -15,16 +15,24 @@ _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Return a / b, elementwise; quotients of integers are rounded towards zero."""
-    if np.issubdtype(a.dtype, np.integer):
-        quotient = np.floor_divide(np.abs(a.astype(np.int64)), np.abs(b.astype(np.int64)))
-        return (np.sign(a).astype(np.int64) * np.sign(b).astype(np.int64) * quotient).astype(a.dtype)
-    return a / b
+    """Return a / b, elementwise; quotients of integers are rounded towards zero, and a quotient by 0 is 0."""
+    if not np.issubdtype(a.dtype, np.integer):
+        return a / b
+    is_raised: Array = (np.mod(a, b) != 0) & ((a < 0) != (b < 0))  # a negative quotient that was rounded down
+    quotient: Array = np.floor_divide(a, b) + is_raised
+    return quotient
 
 
 def _round_half_away(a: Array) -> Array:
-    """Return `a` rounded to the nearest integers, halves away from zero: 2.5 -> 3, -2.5 -> -3."""
-    return np.copysign(np.floor(np.abs(a) + 0.5), a)
+    """Return the floats `a` rounded to the nearest integers, halves away from zero: 2.5 -> 3, -2.5 -> -3."""
+    fraction, whole = np.modf(a)  # both are exact; a + 0.5 may be rounded
+    magnitude: Array = np.abs(whole) + (np.abs(fraction) >= 0.5)
+    return np.copysign(magnitude, a)
+
+
+def _on_floats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a version of `function`, which rounds floats to integers, that returns arrays of integers unchanged."""
+    return lambda a: a if np.issubdtype(a.dtype, np.integer) else function(a)
 
 
 def _sigmoid(a: Array) -> Array:
@@ -78,10 +86,10 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "neg": np.negative,
     "abs": np.abs,
     "relu": lambda a: np.maximum(a, a.dtype.type(0)),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": _round_half_away,
-    "roundeven": np.rint,
+    "floor": _on_floats(np.floor),
+    "ceil": _on_floats(np.ceil),
+    "round": _on_floats(_round_half_away),
+    "roundeven": _on_floats(np.rint),
     "exp": np.exp,
     "exp2": np.exp2,
     "expm1": np.expm1,

@@ -30,7 +30,8 @@ from tilewright.algebra.expr import (
     Symbol,
     Xor,
 )
-from tilewright.errors import DivisionByZero, ExpressionError
+from tilewright.algebra.expr_operations import exact_quotient
+from tilewright.errors import DivisionByZero, ExpressionError, NotExact
 
 _compiled: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 
@@ -38,8 +39,8 @@ _compiled: dict[Expr, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
     """Return the value of the integer expression `e` for `values`, {symbol name: int or numpy array}; arrays broadcast.
 
-    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, and DivisionByZero for a division by 0.
-    Exactness is not checked: an exact division a / b is computed as a // b.
+    Raise ExpressionError if a symbol has no value or the value exceeds 64 bits, DivisionByZero for a division by 0, and
+    NotExact if an exact division a / b leaves a remainder, for arrays in any element.
 
     >>> from tilewright.algebra.expr import index
     >>> m = index("m", 100)
@@ -55,6 +56,8 @@ def evaluated(e: Expr, values: Mapping[str, Any]) -> Any:
         raise ExpressionError(f"no value is given for the symbol {fault.args[0]}") from None
     except ZeroDivisionError:
         raise DivisionByZero(f"{e} divides by 0{_values_text(names, values)}") from None
+    except NotExact as fault:
+        raise NotExact(f"{e}: {fault}{_values_text(names, values)}") from None
     except OverflowError:
         raise ExpressionError(f"{e} does not fit 64 bits{_values_text(names, values)}") from None
 
@@ -97,7 +100,7 @@ def _function(source: str, names: tuple[str, ...]) -> Callable[..., Any]:
     symbols `names`, in this order; `source` calls the value of symbol m s_m.
     """
     arguments = ", ".join(f"s_{name}" for name in names)  # a symbol may be called `in`
-    known = {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero}
+    known = {"_min": _min, "_max": _max, "_require_nonzero": _require_nonzero, "_exact": exact_quotient}
     function: Callable[..., Any] = eval(f"lambda {arguments}: {source}", known)
     return function
 
@@ -127,7 +130,7 @@ class Separated:
         """Return, for each expression, the sum of the terms that do not depend on the axes, as an int; `values` is
         {symbol name: value}.
 
-        Return None if a value is missing or an array, or if a divisor is 0 (`evaluated` then reports the fault).
+        Return None if a value is missing or an array, or if a division fails (`evaluated` then reports the fault).
         """
         try:
             given = [values[name] for name in self.names]
@@ -135,7 +138,7 @@ class Separated:
                 if isinstance(value, np.ndarray):
                     return None
             return self.function(*given)
-        except (KeyError, ZeroDivisionError):
+        except (KeyError, ZeroDivisionError, NotExact):
             return None
 
 
@@ -215,7 +218,8 @@ def _fold(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> Any:
     return total
 
 
-_SIGNS: dict[type[Expr], str] = {FloorDiv: "//", Mod: "%", Exact: "//", Xor: "^", Product: "*", And: "&", Or: "|"}
+_SIGNS: dict[type[Expr], str] = {FloorDiv: "//", Mod: "%", Xor: "^", Product: "*", And: "&", Or: "|"}
+_CALLED: dict[type[Expr], str] = {Min: "_min", Max: "_max", Exact: "_exact"}
 
 
 def _python_source(e: Expr, names: set[str]) -> str:
@@ -239,8 +243,8 @@ def _python_source(e: Expr, names: set[str]) -> str:
     if isinstance(e, IsZero):
         return f"({_python_source(e.operand, names)} == 0)"
     parts = [_python_source(part, names) for part in e.parts]
-    if isinstance(e, Min | Max):
-        return f"{'_min' if isinstance(e, Min) else '_max'}({', '.join(parts)})"
-    if isinstance(e, FloorDiv | Mod | Exact) and not isinstance(e.right, Const):
+    if type(e) in _CALLED:
+        return f"{_CALLED[type(e)]}({', '.join(parts)})"
+    if isinstance(e, FloorDiv | Mod) and not isinstance(e.right, Const):
         parts[1] = f"_require_nonzero({parts[1]})"
     return "(" + f" {_SIGNS[type(e)]} ".join(parts) + ")"

@@ -636,8 +636,8 @@ class _Ranges(Kind):
                 return tuple(ranges)
 
     def check(self, value: Any) -> bool:
-        """True if `value` is a tuple of `Range`s."""
-        return isinstance(value, tuple) and all(isinstance(r, Range) for r in value)
+        """True if `value` is a tuple of `Range`s with steps of at least 1."""
+        return isinstance(value, tuple) and all(isinstance(r, Range) and r.step >= 1 for r in value)
 
     def expressions(self, value: Any) -> Iterable[Expr]:
         """Return a list of the lower and upper limits of the `Range`s in `value`.
@@ -1118,6 +1118,23 @@ def check_attr(kind: str, name: str, value: Any, where: str, loc: Any = None) ->
     """
     if not kind_of(kind).check(value):
         raise ProgramError(f"{where}: the attribute {name} is {value!r}, which is no {kind.rstrip('?')}", loc)
+
+
+def check_attrs(kinds: Mapping[str, str], attrs: Mapping[str, Any], where: str, loc: Any = None) -> None:
+    """Raise ProgramError if `attrs`, {attribute name: value}, lacks a required attribute, or has an unknown one or one
+    with an invalid value.
+
+    `kinds` is {attribute name: name of its kind}; a trailing `?` marks an optional attribute. For the message, `where`
+    is the operation's name and `loc` the source location.
+    """
+    for name in attrs:
+        if name not in kinds:
+            raise ProgramError(f"{where} has no attribute {name}; it has {', '.join(kinds) or 'none'}", loc)
+    for name, kind in kinds.items():
+        if name in attrs:
+            check_attr(kind, name, attrs[name], where, loc)
+        elif not kind.endswith("?"):
+            raise ProgramError(f"{where} needs the attribute {name}", loc)
 
 
 def attr_symbols(kind: str, value: Any) -> set[Symbol]:

@@ -125,10 +125,10 @@ def _range_text(parameter: Symbol) -> str:
 def substituted_program(program: Program, bound: Mapping[Any, Expr]) -> Program:
     """Return a new program in which symbols are replaced by expressions: `bound` is {symbol: expression}.
 
-    `bound` must have every parameter without a range: its declaration is dropped. A parameter with a range that is not
-    in `bound` stays declared. Each `let` (a name for an expression) that becomes constant is dropped. So is each
-    `require` that becomes true, each loop that becomes empty, and each `if` without `else` that becomes false. Raise
-    ArgumentError if a `require` becomes false, and ProgramError if a type or an attribute becomes invalid.
+    The declaration of a parameter in `bound` is dropped; other parameters stay declared, with their defaults. Each
+    `let` (a name for an expression) that becomes constant is dropped. So is each `require` that becomes true, each loop
+    that becomes empty, and each `if` without `else` that becomes false. Raise ArgumentError if a `require` becomes
+    false, and ProgramError if a type or an attribute becomes invalid.
     """
     lets = {r.attrs["symbol"]: r for r in program.records if r.name == "let"}
     numbers = {**{s: s.definition for s in lets if isinstance(s.definition, Const)}, **bound}
@@ -136,7 +136,6 @@ def substituted_program(program: Program, bound: Mapping[Any, Expr]) -> Program:
     let_values = {symbol(s.name, 0): _let_value(let, images) for s, let in lets.items()}
     # the symbols that {name} in atom names and layouts stands for
     images = _Binding({**numbers, **{name: value for name, value in let_values.items() if isinstance(value, Const)}})
-    open_entries = tuple((s, None) for s in open_parameters(program) if s not in bound)
     records = []
     for record in program.records:
         if record.name == "require":
@@ -154,7 +153,7 @@ def substituted_program(program: Program, bound: Mapping[Any, Expr]) -> Program:
                     raise ArgumentError(f"params: {program.name} requires {record.attrs['that']}{cause}{position}")
                 continue
         if record.name == "param":
-            still_open = tuple(p for p in record.attrs["parameters"] if p in open_entries)
+            still_open = tuple((s, default) for s, default in record.attrs["parameters"] if s not in bound)
             if still_open:
                 records.append(Op(record.spec, (), {"parameters": still_open}, loc=record.loc))
             continue
@@ -181,7 +180,7 @@ def inlined(program: Program) -> Program:
     """Return a new program without `let`s: each use of a `let` (a name for an expression) is replaced by its
     definition.
 
-    Two programs that differ only in their lets become equal. All parameters without a range must be bound before.
+    Two programs that differ only in their lets become equal.
 
     >>> from tilewright.ir.block import parse_block
     >>> print(inlined(parse_block('''block f(%x: inout global f32 (8)) {

@@ -88,7 +88,7 @@ def _check_same_dtype(op: Op, a: Tensor, b: Tensor) -> None:
         raise DtypeMismatch(f"{op.name}: {a.dtype} and {b.dtype} differ; convert by map, as in map %d = {b.dtype}(%s)")
 
 
-def _check_writable(op: Op, index: int) -> None:
+def check_writable(op: Op, index: int) -> None:
     """Raise ProgramError if operand number `index` of `op`, which `op` writes, lies in an argument declared `in`."""
     type_ = tensor(op, index)
     if isinstance(type_, TensorType) and type_.role == "in":
@@ -186,7 +186,7 @@ def _copy(op: Op) -> tuple[Any, ...]:
     source, target = tensor(op, 0), tensor(op, 1)
     _check_same_shape(op, source, target)
     _check_same_dtype(op, source, target)
-    _check_writable(op, 1)
+    check_writable(op, 1)
     check_number(op, target.dtype, "otherwise")
     return ()
 
@@ -196,7 +196,7 @@ def _fill(op: Op) -> tuple[Any, ...]:
 
     Raise ProgramError if the target is an `in` argument, and DtypeMismatch if the number does not fit its element type.
     """
-    _check_writable(op, 0)
+    check_writable(op, 0)
     check_number(op, tensor(op, 0).dtype, "value")
     return ()
 
@@ -239,7 +239,7 @@ def _map(op: Op) -> tuple[Any, ...]:
         raise DtypeMismatch(
             f"map: the formula gives {gives}, %{op.operands[0].name} holds {target.dtype}; convert: {target.dtype}(...)"
         )
-    _check_writable(op, 0)
+    check_writable(op, 0)
     check_rare(op, formula)
     return ()
 
@@ -292,7 +292,7 @@ def _check_combining(op: Op) -> tuple[list[Tensor], list[Tensor]]:
             f"{op.name} along {along}: {shape_text(sources[0].shape)} has the extent 0 there, nothing to combine"
         )
     for place in range(len(sources), 2 * len(sources)):
-        _check_writable(op, place)
+        check_writable(op, place)
     if isinstance(combine, str):
         if combine not in COMBINE or len(sources) != 1:
             raise ProgramError(
@@ -356,7 +356,7 @@ def _broadcast(op: Op) -> tuple[Any, ...]:
             f"broadcast of {shape_text(source.shape)} along {along} does not give {shape_text(target.shape)}"
         )
     _check_same_dtype(op, source, target)
-    _check_writable(op, 1)
+    check_writable(op, 1)
     return ()
 
 
@@ -391,7 +391,7 @@ def _indexed_access(op: Op) -> tuple[Any, ...]:
         raise ProgramError(f"atomic {op.attrs['how']}: there are {', '.join(ATOMICS)}")
     _check_same_dtype(op, tile, memory)
     check_number(op, tile.dtype, "otherwise")
-    _check_writable(op, 0 if op.name == "gather" else 1)
+    check_writable(op, 0 if op.name == "gather" else 1)
     for (_, at), value in zip(op.attrs.get("where", ()), op.operands[2:], strict=True):
         type_ = value.type
         if not isinstance(type_, TensorType | RegisterType) or type_.dtype.is_float or len(type_.shape) != len(at):

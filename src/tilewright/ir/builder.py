@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.errors import ProgramError
-from tilewright.ir.attrs import check_attr, plain_attrs
+from tilewright.ir.attrs import check_attrs, plain_attrs
 from tilewright.ir.core import Block, Level, Op, Program, Value
 
 
@@ -55,11 +55,15 @@ class Builder:
     def record(self, name: str, attrs: dict[str, Any], loc: Any = None) -> Op:
         """Append a header line called `name`, such as "param", and return it as an operation.
 
-        `attrs` are its attributes, {name: value}, and `loc` is its source location. Raise KeyError if the level has no
-        such header line. The attributes are not checked.
+        `attrs` are its attributes, {name: value}, and `loc` is its source location. Raise ProgramError if the level has
+        no such header line, or if a required attribute is missing, or if an attribute is invalid.
         """
-        spec = self.level.records[name]
-        self.records.append(Op(spec, (), plain_attrs(spec.attrs, attrs), loc=loc))
+        spec = self.level.records.get(name)
+        if spec is None:
+            raise ProgramError(f"there is no header line {name} on the {self.level.name} level", loc)
+        values = plain_attrs(spec.attrs, attrs)
+        check_attrs(spec.attrs, values, name, loc)
+        self.records.append(Op(spec, (), values, loc=loc))
         return self.records[-1]
 
     def emit(
@@ -76,8 +80,8 @@ class Builder:
 
         `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
         types; without `types`, they are inferred from the operands. `names` are printed names of the results. Raise
-        ProgramError, with the source location `loc`, if an attribute or operand is invalid. All required attributes
-        must be there: this is not checked.
+        ProgramError, with the source location `loc`, if a required attribute is missing, or if an attribute or operand
+        is invalid.
         """
         op = self.create(name, operands, attrs, types, blocks, loc, names)
         self.blocks[-1].ops.append(op)
@@ -97,17 +101,14 @@ class Builder:
 
         `operands`, `attrs` ({name: value}) and nested `blocks` become parts of the operation. `types` are the result
         types; without `types`, they are inferred from the operands. `names` are printed names of the results. Raise
-        ProgramError, with the source location `loc`, if an attribute or operand is invalid. All required attributes
-        must be there: this is not checked.
+        ProgramError, with the source location `loc`, if a required attribute is missing, or if an attribute or operand
+        is invalid.
         """
         spec = self.level.ops.get(name)
         if spec is None:
             raise ProgramError(f"there is no operation {name} on the {self.level.name} level", loc)
         values = plain_attrs(spec.attrs, attrs) if attrs else {}
-        for key, value in values.items():
-            if key not in spec.attrs:
-                raise ProgramError(f"{name} has no attribute {key}; it has {', '.join(spec.attrs) or 'none'}", loc)
-            check_attr(spec.attrs[key], key, value, name, loc)
+        check_attrs(spec.attrs, values, name, loc)
         op = Op(spec, tuple(operands), {k: values[k] for k in spec.attrs if k in values}, (), blocks, loc)
         try:
             if types is None:

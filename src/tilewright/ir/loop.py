@@ -116,8 +116,8 @@ def _load_or_store(op: Op) -> tuple[Any, ...]:
     _check_axes(op, vector)
     if vector.dtype is not memory.dtype:
         raise DtypeMismatch(f"{op.name}: {vector.dtype} and {memory.dtype} differ")
-    if op.name == "store" and memory.role == "in":
-        raise ProgramError(f"store to %{op.operands[1].name}, an argument that is declared `in`: {memory}")
+    if op.name == "store":
+        block_level.check_writable(op, 1)
     if op.name == "load" and ("when" in op.attrs) != ("otherwise" in op.attrs):
         raise ProgramError("load: `if` and `else` come together")
     block_level.check_number(op, vector.dtype, "otherwise")
@@ -125,12 +125,13 @@ def _load_or_store(op: Op) -> tuple[Any, ...]:
 
 
 def _check_axes(op: Op, vector: VectorType) -> None:
-    """Raise DimensionMismatch unless the axes `over` of `op` have the extents of the register type `vector`.
+    """Raise DimensionMismatch unless the axes `over` of `op` have the extents of the register type `vector`; without
+    `over`, `vector` must be a scalar.
 
     Also raise it if `op` has several coordinates in memory: memory of the loop level is flat. `shuffle` is exempt,
     since its coordinates are in a register.
     """
-    over = tuple(s.upper + 1 for s in op.attrs["over"])
+    over = tuple(s.upper + 1 for s in op.attrs.get("over", ()))
     if over != vector.shape:
         raise DimensionMismatch(
             f"{op.name}: {shape_text(over)} does not run over the register's {shape_text(vector.shape)}"
@@ -168,16 +169,13 @@ def _compute(op: Op) -> tuple[Any, ...]:
 def _atomic(op: Op) -> tuple[Any, ...]:
     """Check `op`, an `atomic`, and return (), since it has no results. An `atomic` combines a register into memory.
 
-    Operand 0 is the register, operand 1 the memory. Raise ProgramError unless the element types agree, the attribute
-    `at` is one flat offset, `how` is add, min or max, and a register with dimensions has axes `over`.
+    Operand 0 is the register, operand 1 the memory. Raise DimensionMismatch if axes or offset do not fit the register.
+    Raise ProgramError unless the element types agree and `how` is add, min or max, and for an `in` argument.
     """
     value, memory = _register_operand(op, 0), _memory_operand(op, 1)
-    if (
-        (value.shape and "over" not in op.attrs)
-        or value.dtype is not memory.dtype
-        or len(op.attrs["at"]) != 1
-        or op.attrs["how"] not in ATOMICS
-    ):
+    _check_axes(op, value)
+    block_level.check_writable(op, 1)
+    if value.dtype is not memory.dtype or op.attrs["how"] not in ATOMICS:
         raise ProgramError(f"atomic: one {memory.dtype} with {', '.join(ATOMICS)}, not {value} with {op.attrs['how']}")
     return ()
 

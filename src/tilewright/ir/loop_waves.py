@@ -133,8 +133,7 @@ def _copy_out(op: Op) -> tuple[Any, ...]:
     ProgramError, DtypeMismatch or DimensionMismatch if the operands do not fit.
     """
     _check_copy(op, 1, 0)
-    if op.operands[1].type.role == "in":
-        raise ProgramError(f"copy_out to %{op.operands[1].name}, an argument that is declared `in`")
+    block_level.check_writable(op, 1)
     return ()
 
 

@@ -15,6 +15,8 @@ from tilewright.ir import dtypes
 from tilewright.ir.core import Level, MemoryType, Op, OpSpec, Program, TileType, Value
 from tilewright.ir.parser import parse_program
 
+GRID_RANK = 5
+"""The number of dimensions that a grid of workgroups may have."""
 UNARY_FLOAT = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sigmoid"),
     *("sin", "cos", "sinh", "cosh", "cbrt"),
@@ -552,6 +554,12 @@ def _check_allocate(op: Op) -> None:
         raise ProgramError("allocate makes one tensor in memory")
 
 
+def _check_grid_dimension(op: Op) -> None:
+    """Raise ProgramError unless `op`, a record with the attribute `grid`, names a dimension that a grid may have."""
+    if not 0 <= op.attrs["grid"] < GRID_RANK:
+        raise ProgramError(f"{op.name}: grid={op.attrs['grid']}: a grid has dimensions 0 to {GRID_RANK - 1}")
+
+
 def accessed(op: Op) -> tuple[Value, TileType, tuple[Value, ...]]:
     """Return (memory, type of the tile, operands that the index mapping looks up) of `op`, a read, write or atomic.
 
@@ -678,6 +686,7 @@ _RECORDS = [
     OpSpec(
         "workgroup",
         {"dim": "expr", "tile": "expr", "grid": "int", "start": "expr?", "iters": "expr?", "primary": "bool?"},
+        check=_check_grid_dimension,
     ),
     OpSpec("wave", {"dim": "expr", "tile": "expr"}),
     OpSpec("tiling", {"dim": "expr", "tile": "expr?", "iters": "expr?", "start": "expr?"}),
@@ -694,7 +703,7 @@ _RECORDS = [
         },
     ),
     OpSpec("elements", {"what": "name", "of": "str", "count": "expr"}),
-    OpSpec("reordering", {"value": "expr", "grid": "int"}),
+    OpSpec("reordering", {"value": "expr", "grid": "int"}, check=_check_grid_dimension),
     OpSpec("grid", {"count": "expr"}),
     OpSpec("assume", {"that": "expr"}),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.errors import ProgramError
-from tilewright.ir.attrs import check_attr
+from tilewright.ir.attrs import check_attrs
 from tilewright.ir.core import Block, Op, Program, Value
 from tilewright.ir.printer import op_text
 
@@ -17,7 +17,7 @@ def verify(program: Program) -> None:
     """
     known: set[Value] = set(program.args)
     for record in program.records:
-        _check_attrs(record)
+        check_attrs(record.spec.attrs, record.attrs, record.name, record.loc)
         _check_types(record)
     _verify_block(program.body, known, program)
 
@@ -36,7 +36,7 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
         for i, operand in enumerate(op.operands):
             if operand not in inside:
                 raise ProgramError(f"operand {i} of {op_text(op)} is not defined before it", op.loc)
-        _check_attrs(op)
+        check_attrs(op.spec.attrs, op.attrs, op.name, op.loc)
         least = min(1, op.spec.blocks) if op.spec.notation is not None else op.spec.blocks
         if not least <= len(op.blocks) <= op.spec.blocks:
             raise ProgramError(f"{op.name} has {len(op.blocks)} blocks; it takes {op.spec.blocks}", op.loc)
@@ -54,20 +54,6 @@ def _verify_block(block: Block, known: set[Value], program: Program) -> set[Valu
                 raise ProgramError(f"a result of {op_text(op)} is defined twice", op.loc)
             inside.add(result)
     return inside
-
-
-def _check_attrs(op: Op) -> None:
-    """Raise ProgramError if `op` lacks a required attribute, has an unknown attribute, or has an invalid attribute
-    value.
-    """
-    for name, kind in op.spec.attrs.items():
-        if name in op.attrs:
-            check_attr(kind, name, op.attrs[name], op.name, op.loc)
-        elif not kind.endswith("?"):
-            raise ProgramError(f"{op.name} needs the attribute {name}", op.loc)
-    for name in op.attrs:
-        if name not in op.spec.attrs:
-            raise ProgramError(f"{op.name} has no attribute {name}", op.loc)
 
 
 def _check_types(op: Op) -> None:

@@ -20,8 +20,8 @@ from tilewright.jax.operators import OperatorOptions, array_stand_in, differenti
 from tilewright.jax.registry import with_common_varying_axes
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm
-from tilewright.kernels.sums import known_accumulate
-from tilewright.ops.arrays import known_precision, out_type
+from tilewright.kernels.sums import known_accumulate, known_precision
+from tilewright.ops.arrays import out_type
 from tilewright.ops.products import require_fit
 
 

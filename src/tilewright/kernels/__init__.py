@@ -123,6 +123,11 @@ def _is_size(x: Any) -> bool:
     return isinstance(x, int | np.integer) and not isinstance(x, bool) and abs(int(x)) <= ELEMENTS.most
 
 
+def _is_count(x: Any) -> bool:
+    """Return True if `x` is an integer of at least 1, within the allowed number of elements of a tensor."""
+    return _is_size(x) and x >= 1
+
+
 def _is_type(x: Any) -> bool:
     """Return True if `x` can name an element type: a string, a `DType`, a numpy dtype or a numpy scalar type.
 
@@ -131,9 +136,11 @@ def _is_type(x: Any) -> bool:
     return isinstance(x, DType | str | np.dtype) or (isinstance(x, type) and issubclass(x, np.generic))
 
 
-def _sizes(count: int | None = None) -> Callable[[Any], bool]:
-    """Return a function that returns True if its argument is a sequence of `count` integers (None: of any length)."""
-    return lambda x: isinstance(x, Sequence) and count in (None, len(x)) and all(map(_is_size, x))
+def _sequence_of(is_valid: Callable[[Any], bool], count: int | None = None) -> Callable[[Any], bool]:
+    """Return a function that returns True if its argument is a sequence of `count` values (None: of any length), and
+    `is_valid` is true for each.
+    """
+    return lambda x: isinstance(x, Sequence) and count in (None, len(x)) and all(map(is_valid, x))
 
 
 check_all(
@@ -142,16 +149,19 @@ check_all(
     {
         "DType | str": (_is_type, "an element type"),
         "DType | str | None": (_is_type, "an element type"),
-        "int": (_is_size, "an integer"),
+        "int": (_is_count, "an integer of at least 1"),
+        "attention.first_query": (_is_size, "an integer"),
+        "grouped_attention.first_query": (_is_size, "an integer"),
         "str": (lambda x: isinstance(x, str), "a text"),
         "str | None": (lambda x: isinstance(x, str), "a text"),
         "bool": (lambda x: isinstance(x, bool), "True or False"),
         "bool | Sequence[str]": (lambda x: isinstance(x, bool | list | tuple), "True, False, or a list of texts"),
         "float": (lambda x: isinstance(x, int | float) and not isinstance(x, bool), "a number"),
-        "int | None": (lambda x: x is None or _is_size(x), "an integer"),
+        "grouped_attention.window": (lambda x: _is_size(x) and x >= 0, "an integer of at least 0"),
         "float | None": (lambda x: isinstance(x, int | float) and not isinstance(x, bool), "a number"),
-        "Sequence[int]": (_sizes(), "a tuple of integers"),
-        "tuple[int, int]": (_sizes(2), "a pair of integers"),
+        "Sequence[int]": (_sequence_of(_is_size), "a tuple of integers"),
+        "tuple[int, int]": (_sequence_of(_is_count, 2), "a pair of integers of at least 1"),
+        "im2col.padding": (_sequence_of(_is_size, 2), "a pair of integers"),
     },
     ArgumentError,
 )

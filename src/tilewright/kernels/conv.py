@@ -16,8 +16,8 @@ import tilewright.wave as tkw
 from tilewright.algebra.expr import Expr
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike, element_type
-from tilewright.kernels.elementwise import apply_activation
-from tilewright.kernels.sums import sum_type
+from tilewright.kernels.elementwise import apply_activation, known_activation
+from tilewright.kernels.sums import known_precision, sum_type
 from tilewright.limits import ELEMENTS
 
 B, N, C, F, M, K = tkl.sym.B, tkl.sym.N, tkl.sym.C, tkl.sym.F, tkl.sym.M, tkl.sym.K
@@ -65,8 +65,7 @@ def conv(
     The accumulator is f32 (f64 for f64, i32 for integers of up to 32 bits). The bias has the accumulator's type, in
     which the activation is computed too. `precision="tf32"` rounds f32 operands to tf32 first. `accumulate="f16"`
     accumulates f16 products in f16; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or
-    None. Sizes come with the arguments. Raise `ArgumentError` for options that are not valid; `activation` and
-    `precision` are only checked when the kernel is compiled.
+    None. Sizes come with the arguments. Raise `ArgumentError` for options that are not valid.
 
     >>> import numpy as np, tilewright
     >>> kernel = conv((3,), "f32", padding=((2, 0),), bias=True)
@@ -74,6 +73,7 @@ def conv(
     >>> tilewright.compile(kernel, strict=True)(x, w, np.array([1], np.float32)).reshape(-1)
     array([501., 651., 766.], dtype=float32)
     """
+    known_activation(activation), known_precision(precision)
     taps = tuple(filter_size)
     rank = len(taps)
     if not 1 <= rank <= len(IMAGE) or not all(_is_integer(n, 1) for n in taps):

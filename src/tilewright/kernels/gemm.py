@@ -9,8 +9,8 @@ import tilewright.lang as tkl
 import tilewright.wave as tkw
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DTypeLike, element_type
-from tilewright.kernels.elementwise import apply_activation
-from tilewright.kernels.sums import sum_type
+from tilewright.kernels.elementwise import apply_activation, known_activation
+from tilewright.kernels.sums import known_precision, sum_type
 
 B, M, N, K = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K
 GLOBAL = tkl.GLOBAL_ADDRESS_SPACE
@@ -43,7 +43,7 @@ def gemm(
     activation are computed in this type, and c has it unless `out_dtype` is given. `precision="tf32"` rounds f32
     operands to tf32 first. `accumulate="f16"` accumulates f16 products in f16, and c is then f16 unless `out_dtype` is
     given; bias and activation stay in f32. `activation` is relu, gelu, gelu_tanh, silu or None. Raise `ArgumentError`
-    for options that are not valid; `activation` and `precision` are only checked when the kernel is compiled.
+    for options that are not valid.
 
     >>> import numpy as np, tilewright
     >>> a, b = np.array([[1, 2, 3], [4, 5, 6]], np.float16), np.array([[1, 0, 2]], np.float16)
@@ -55,6 +55,7 @@ def gemm(
     """
     if transposes not in TRANSPOSES:
         raise ArgumentError(f"transposes={transposes!r}: there are {', '.join(TRANSPOSES)}")
+    known_activation(activation), known_precision(precision)
     of_data = element_type(dtype)
     of_sums, of_bias = sum_type(of_data, accumulate), of_data.accumulator
     of_result = of_sums if out_dtype is None else element_type(out_dtype)

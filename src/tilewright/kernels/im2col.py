@@ -27,9 +27,9 @@ def im2col(
 
     Here h = p*stride + r*dilation - padding, and w likewise of q and s; out of bounds, x is 0. The matrix has a row for
     each output pixel (n, p, q) and a column for each filter tap and channel (r, s, c), both numbered in row-major
-    order. `filter_size`, `stride`, `padding` and `dilation` are pairs (height, width). x is [N, H, W, C] for `layout`
-    "nhwc", [N, C, H, W] for "nchw"; raise `ArgumentError` for another layout. x and the matrix are of type `dtype`.
-    Sizes come with the argument.
+    order. `filter_size`, `stride`, `padding` and `dilation` are pairs (height, width); only padding may be below 1. x
+    is [N, H, W, C] for `layout` "nhwc", [N, C, H, W] for "nchw"; raise `ArgumentError` for another layout. x and the
+    matrix are of type `dtype`. Sizes come with the argument.
 
     >>> import numpy as np, tilewright
     >>> kernel = im2col((1, 3), "i8", padding=(0, 1))

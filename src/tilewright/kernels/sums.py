@@ -1,4 +1,4 @@
-"""The types in which kernels accumulate products."""
+"""The types in which kernels multiply and accumulate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, f16
+from tilewright.limits import written
 
 
 def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
@@ -29,6 +30,16 @@ def known_accumulate(accumulate: Any, of_data: DType) -> str | None:
     if of_data is not f16:
         raise ArgumentError(f"accumulate={accumulate!r}: factors are {of_data}; only products of f16 are summed in f16")
     return f16.name
+
+
+def known_precision(precision: Any) -> str | None:
+    """Return the option `precision` unchanged if it is None or "tf32" (f32 operands are rounded to tf32).
+
+    Raise `ArgumentError` for any other value.
+    """
+    if precision is not None and not (isinstance(precision, str) and precision == "tf32"):
+        raise ArgumentError(f"precision={written(precision, 80)}: 'tf32', which rounds factors of f32, or None")
+    return None if precision is None else "tf32"
 
 
 def sum_type(of_data: DType, accumulate: str | None) -> DType:

@@ -17,7 +17,7 @@ from tilewright.lang.symbols import (
     WORKGROUP_0,
     WORKGROUP_1,
     WORKGROUP_2,
-    WORKGROUPS,
+    workgroup_symbol,
 )
 
 KNOBS = (
@@ -41,9 +41,9 @@ def index_symbol(name: str) -> Symbol:
 
 def get_workgroup_symbol(number: int) -> Symbol:
     """Return the symbol for the workgroup's id (block index) along grid dimension `number`, from 0 to 4. Raise
-    IndexError for a larger number.
+    ProgramError for any other number.
     """
-    return WORKGROUPS[number]
+    return workgroup_symbol(number, "get_workgroup_symbol: number")
 
 
 __all__ = [

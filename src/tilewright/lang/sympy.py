@@ -14,11 +14,13 @@ from tilewright.algebra import expr as _expr
 from tilewright.algebra.expr import Expr, ExprLike, as_expr, symbol
 from tilewright.algebra.expr_conditions import all_of, any_of, eq, ne, negate
 from tilewright.algebra.expr_rules import maximum, minimum, multiply
+from tilewright.errors import ProgramError
+from tilewright.ir.location import author_location
+from tilewright.limits import written
 
 Integer = as_expr
 Min, Max = minimum, maximum
 Eq, Ne = eq, ne
-Not = negate
 sympify = as_expr
 oo = math.inf
 
@@ -49,7 +51,7 @@ def ceiling(x: ExprLike) -> Expr:
     """Return the smallest integer >= x as an expression; `ceiling(M / 64)` is the division rounded up. `x` may be a
     float.
     """
-    if isinstance(x, float):
+    if isinstance(x, float) and math.isfinite(x):
         return as_expr(math.ceil(x))
     return as_expr(x).__ceil__()
 
@@ -58,7 +60,7 @@ def floor(x: ExprLike) -> Expr:
     """Return the largest integer <= x as an expression; `floor(M / 64)` is the division rounded down. `x` may be a
     float.
     """
-    if isinstance(x, float):
+    if isinstance(x, float) and math.isfinite(x):
         return as_expr(math.floor(x))
     return as_expr(x).__floor__()
 
@@ -98,6 +100,11 @@ def Or(*conditions: Any) -> Expr:  # noqa: N802
     return any_of(*[_condition(c) for c in conditions])
 
 
+def Not(condition: Any) -> Expr:  # noqa: N802
+    """Return an expression that is 0 if `condition` holds, otherwise 1. The condition may be a bool."""
+    return negate(_condition(condition))
+
+
 def Abs(x: ExprLike) -> Expr:  # noqa: N802
     """Return the absolute value of `x` as an expression: max(x, -x)."""
     return maximum(as_expr(x), -as_expr(x))
@@ -107,11 +114,13 @@ def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
     """Return an expression that is the value of the first pair (value, condition) in `cases` of which the condition
     holds.
 
-    Raise ValueError unless the condition of the last pair is True.
+    Raise ProgramError unless `cases` are pairs, at least one, and the condition of the last one is True.
     """
+    if not cases or not all(isinstance(case, tuple | list) and len(case) == 2 for case in cases):
+        raise ProgramError(f"Piecewise: {written(cases, 80)}: give pairs (value, condition)", author_location())
     *earlier, (default, last) = cases
     if last is not True and not (isinstance(last, Expr) and last.is_constant and bool(last)):
-        raise ValueError(f"Piecewise: the last case must have the condition True, not {last}")
+        raise ProgramError(f"Piecewise: the last case must have the condition True, not {last}", author_location())
     result = as_expr(default)
     for earlier_value, condition in reversed(earlier):
         holds = _condition(condition)
@@ -122,8 +131,11 @@ def Piecewise(*cases: tuple[Any, Any]) -> Expr:  # noqa: N802
 def symbols(names: str, **assumptions: Any) -> Any:
     """Return the symbols that `names` lists, such as "M N" or "M, N": a symbol for a single name, otherwise a tuple.
 
-    The symbols are of either sign, unless `assumptions` has nonnegative=True or positive=True.
+    The symbols are of either sign, unless `assumptions` has nonnegative=True or positive=True. Raise ProgramError if
+    `names` is no text.
     """
+    if not isinstance(names, str):
+        raise ProgramError(f"symbols: {written(names, 80)} is no text", author_location())
     result = tuple(_symbol(name, assumptions) for name in names.replace(",", " ").split())
     return result[0] if len(result) == 1 else result
 

@@ -141,16 +141,6 @@ def extents_text(extents: Any) -> str:
     return "x".join(map(str, extents))
 
 
-def known_precision(precision: Any) -> str | None:
-    """Return the option `precision` unchanged if it is None or "tf32" (f32 operands are rounded to tf32).
-
-    Raise `ArgumentError` for any other value.
-    """
-    if precision is not None and not (isinstance(precision, str) and precision == "tf32"):
-        raise ArgumentError(f"precision={written(precision, 80)}: 'tf32', which rounds factors of f32, or None")
-    return None if precision is None else "tf32"
-
-
 # -- the memory that arrays are in ----------------------------------------------------------------------
 
 

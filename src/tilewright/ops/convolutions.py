@@ -13,12 +13,11 @@ from tilewright.ir.dtypes import DTypeLike, plain_number
 from tilewright.kernels.conv import IMAGE, Padding, PerAxis, padding_of, per_axis
 from tilewright.kernels.conv import conv as conv_kernel
 from tilewright.kernels.elementwise import known_activation
-from tilewright.kernels.sums import known_accumulate
+from tilewright.kernels.sums import known_accumulate, known_precision
 from tilewright.ops.arrays import (
     array,
     dtype_of,
     extents_text,
-    known_precision,
     learnt_of,
 )
 from tilewright.ops.layers import Layer, call_once

@@ -12,7 +12,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.dtypes import DType, DTypeLike
 from tilewright.kernels.elementwise import known_activation
 from tilewright.kernels.gemm import gemm as gemm_kernel
-from tilewright.kernels.sums import known_accumulate
+from tilewright.kernels.sums import known_accumulate, known_precision
 from tilewright.ops.arrays import (
     Learnt,
     array,
@@ -20,7 +20,6 @@ from tilewright.ops.arrays import (
     dtype_of,
     extents_text,
     is_on_gpu,
-    known_precision,
     known_target,
     learnt_of,
     option,

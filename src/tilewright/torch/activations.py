@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tilewright.kernels.elementwise import known_activation
+
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
@@ -24,17 +26,19 @@ _GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
 
 def apply_activation(name: str | None, x: Any) -> Any:
     """Return torch's activation `name` ("relu", "gelu", "gelu_tanh", "silu") of the tensor `x`; if `name` is None,
-    return `x` itself. Raise KeyError for any other name."""
-    return x if name is None else _FUNCTIONS[name](x)
+    return `x` itself. Raise ArgumentError for any other name."""
+    known = known_activation(name)
+    return x if known is None else _FUNCTIONS[known](x)
 
 
 def activation_gradient(name: str | None, gradient: Any, compute: Callable[[], Any]) -> Any:
     """Return the gradient with respect to an activation's input; `gradient` is the one with respect to its output.
 
     `name` is the activation ("relu", "gelu", "gelu_tanh", "silu"). If it is None, return `gradient` itself. `compute()`
-    returns the activation's input; it is not called if `name` is None. Raise KeyError for any other name.
+    returns the activation's input; it is not called if `name` is None. Raise ArgumentError for any other name.
     """
-    return gradient if name is None else _GRADIENTS[name](gradient, compute())
+    known = known_activation(name)
+    return gradient if known is None else _GRADIENTS[known](gradient, compute())
 
 
 def _silu_gradient(gradient: Any, x: Any) -> Any:

@@ -70,15 +70,23 @@ def require_rank(tensor: Any, name: str, *ranks: int, least: int | None = None) 
     raise ArgumentError(f"{name} has shape {tuple(tensor.shape)}, {tensor.dim()} dimensions; it takes {wanted}")
 
 
+def _present(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of `tensors`, {argument name: tensor or None}, that are not None. Raise ArgumentError if all
+    are None.
+    """
+    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if not present:
+        require_tensor(None, next(iter(tensors)))
+    return present
+
+
 def require_same_device(tensors: Mapping[str, Any]) -> None:
     """Raise ArgumentError unless all tensors are strided and on the same device, of type "cpu", "cuda" or "meta".
 
     `tensors` is {argument name: tensor or None}. None is skipped; ArgumentError is raised if all are None. A layout
     other than torch.strided, such as a sparse one, is refused. PyTorch's quantised tensors are strided, so they pass.
     """
-    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    if not present:
-        require_tensor(None, next(iter(tensors)))
+    present = _present(tensors)
     first, *_ = present
     device = present[first].device
     for name, tensor in present.items():
@@ -95,9 +103,9 @@ def require_same_device(tensors: Mapping[str, Any]) -> None:
 def require_same_dtype(tensors: Mapping[str, Any]) -> None:
     """Raise ArgumentError unless all tensors have the same dtype.
 
-    `tensors` is {argument name: tensor or None}. None is skipped. At least one entry must be a tensor.
+    `tensors` is {argument name: tensor or None}. None is skipped; ArgumentError is raised if all are None.
     """
-    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    present = _present(tensors)
     first, *others = present
     for name in others:
         if present[name].dtype is not present[first].dtype:

@@ -50,8 +50,9 @@ def reshaped_or_constant(tensor: Any, like: Any, shape: tuple[int, ...], value: 
 def check_rows(x: Any, normalized_shape: Sequence[Any], tensors: dict[str, Any]) -> Result:
     """Return the shape, dtype and device, as a `Result`, of the layer norm or RMS norm of `x`: those of `x`.
 
-    `normalized_shape` must be the last extents of `x`, one or more. `tensors` is {argument name: weight, bias or None}.
-    Each must have the shape `normalized_shape`, and the dtype and device of `x`. Raise ArgumentError otherwise.
+    `x` must hold f16, bf16, f32 or f64. `normalized_shape` must be the last extents of `x`, one or more. `tensors` is
+    {argument name: weight, bias or None}. Each must have the shape `normalized_shape`, and the dtype and device of `x`.
+    Raise ArgumentError otherwise.
     """
     require_same_device({"x": x, **tensors})
     require_float(x, "x")

@@ -11,12 +11,13 @@ from enum import Enum
 from typing import Any
 
 from tilewright.algebra.expr import ZERO, Expr, ExprLike, Symbol, as_expr
-from tilewright.errors import OutOfScope
+from tilewright.errors import OutOfScope, ProgramError
 from tilewright.ir.attrs import plain_attrs
 from tilewright.ir.core import Op
 from tilewright.ir.location import author_location
 from tilewright.ir.tile import TILE
-from tilewright.lang.symbols import WORKGROUPS
+from tilewright.lang.symbols import WORKGROUPS, workgroup_symbol
+from tilewright.limits import written
 
 
 def _record(name: str, **attrs: Any) -> Op:
@@ -48,6 +49,15 @@ def _as_exprs(values: Any) -> tuple[Expr, ...] | None:
     if values is None:
         return None
     return tuple(map(as_expr, values if isinstance(values, list | tuple) else (values,)))
+
+
+def _require(is_valid: bool, name: str, value: Any, constraint: Constraint, allowed: str) -> None:
+    """Raise ProgramError unless `is_valid`. The message has the argument's `name` and `value`, the class of
+    `constraint`, and `allowed`, valid values in words.
+    """
+    if not is_valid:
+        kind = type(constraint).__name__
+        raise ProgramError(f"{kind}: {name}={written(value, 80)} is not {allowed}", author_location())
 
 
 BITS_OF_A_LOAD = 128
@@ -90,6 +100,10 @@ class WorkgroupConstraint(Constraint):
     primary: bool = True
     iters: ExprLike | None = None
     per_device_dim: Any = None
+
+    def __post_init__(self) -> None:
+        workgroup_symbol(self.workgroup_dim, "WorkgroupConstraint: workgroup_dim")
+        _require(self.apply_fn is None or callable(self.apply_fn), "apply_fn", self.apply_fn, self, "a function")
 
     def __getstate__(self) -> dict[str, Any]:
         if self.apply_fn is None:
@@ -206,6 +220,9 @@ class IteratorBindings(Constraint):
 
     bindings: Mapping[Symbol, Expr]
 
+    def __post_init__(self) -> None:
+        _require(isinstance(self.bindings, Mapping), "bindings", self.bindings, self, "{iterator: dimension}")
+
 
 @dataclass(eq=False)
 class ReorderingConstraint(Constraint):
@@ -213,6 +230,9 @@ class ReorderingConstraint(Constraint):
 
     reordered_equation: ExprLike
     workgroup_dim: int
+
+    def __post_init__(self) -> None:
+        workgroup_symbol(self.workgroup_dim, "ReorderingConstraint: workgroup_dim")
 
     def records(self) -> list[Op]:
         """Return a list of one `reordering` record (header line of a tile program): the expression that replaces the
@@ -223,15 +243,18 @@ class ReorderingConstraint(Constraint):
 
 @dataclass(eq=False)
 class GridConstraint(Constraint):
-    """A fixed number of workgroups, among which the tasks are distributed."""
+    """A fixed number of workgroups, among which the tasks are distributed. `grid_size` is the number, or a list or
+    tuple of it alone: the workgroups have one dimension.
+    """
 
     grid_size: Any
 
-    def records(self) -> list[Op]:
-        """Return a list of one `grid` record (header line of a tile program): the fixed number of workgroups.
+    def __post_init__(self) -> None:
+        is_one = not isinstance(self.grid_size, list | tuple) or len(self.grid_size) == 1
+        _require(is_one, "grid_size", self.grid_size, self, "one number of workgroups")
 
-        If `grid_size` is a sequence, only its first number is used.
-        """
+    def records(self) -> list[Op]:
+        """Return a list of one `grid` record (header line of a tile program): the fixed number of workgroups."""
         count = self.grid_size[0] if isinstance(self.grid_size, list | tuple) else self.grid_size
         return [_record("grid", count=as_expr(count))]
 
@@ -260,6 +283,9 @@ class SymbolicAlias(Constraint):
     source: Symbol
     target: Symbol
     source_to_target: Callable[[Any], ExprLike]
+
+    def __post_init__(self) -> None:
+        _require(callable(self.source_to_target), "source_to_target", self.source_to_target, self, "a function")
 
     def divided(self, records: list[Op]) -> list[Op]:
         """Return the list `records` (header lines of a tile program) with each workgroup along `target` divided into

@@ -669,9 +669,13 @@ def debug_log(
     value = tile_of(src, "debug_log")
     if mapping is not None:
         dims, iterators = mapping.tile_side(mapping.inputs, "debug_log")
-        by_dim = dict(zip(dims, iterators, strict=True))
+        if not set(value.type.dims) <= set(dims):
+            raise BadMapping(
+                f"debug_log: the mapping's inputs have {dims_text(dims)}, the tile has {dims_text(value.type.dims)}",
+                author_location(),
+            )
         attrs |= {"to": mapping.output_shape, "at": tuple(mapping.outputs.values())}
-        attrs["over"] = tuple(by_dim[d] for d in value.type.dims)
+        attrs["over"] = tuple(iterators[dims.index(d)] for d in value.type.dims)
     trace.emit("debug_log", [value], attrs)
 
 

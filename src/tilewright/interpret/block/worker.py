@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from tilewright.analysis.distribution import placement
-from tilewright.errors import DeadlockFault, ExecutionError, ProgramError, ProtocolFault
+from tilewright.errors import (
+    DeadlockFault,
+    ExecutionError,
+    ExpressionError,
+    InterpreterFault,
+    ProgramError,
+    ProtocolFault,
+)
 from tilewright.interpret.block.accesses import EVERYONE, Watch
 from tilewright.interpret.block.channels import Channel
 from tilewright.interpret.block.clocks import Clock, Clocks
@@ -97,14 +104,18 @@ class Agent:
     def run(self, block: Block) -> Steps:
         """Execute the operations of `block` in order. The generator yields where other waves may run.
 
-        Raise an ExecutionError if the interpreter's budget of operations is spent.
+        Raise an ExecutionError if the interpreter's budget of operations is spent, and an InterpreterFault at the
+        operation if an integer expression cannot be evaluated, as in a division by 0.
         """
         handlers, budget = self.worker.handlers, self.worker.budget
         for op in block.ops:
             budget.spend(op)
-            steps = handlers[op.name](self, op)
-            if steps is not None:
-                yield from steps
+            try:
+                steps = handlers[op.name](self, op)
+                if steps is not None:
+                    yield from steps
+            except ExpressionError as fault:
+                raise InterpreterFault(f"{at_line(op)}: {fault}", op.loc) from None
 
     def part_clock(self) -> AbstractContextManager[Clock]:
         """Return a context manager that yields the vector clock for the wave's part of a collective operation on

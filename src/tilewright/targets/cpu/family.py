@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tilewright.errors import TargetError
+
 if TYPE_CHECKING:  # a family is asked for the CPU at hand before anything is planned or written
     from tilewright.codegen.text import Scale
     from tilewright.ir.core import Op
@@ -113,7 +115,7 @@ class Family:
 
     def name_of(self, features: frozenset[str]) -> str:
         """Return the name of the machine with the features `features`: the highest level of the family of which it has
-        all features, then further optional features after dots. Raise StopIteration if it lacks features of the lowest
+        all features, then further optional features after dots. Raise TargetError if it lacks features of the lowest
         level.
 
         >>> from tilewright.targets.cpu.families import family
@@ -121,6 +123,9 @@ class Family:
         >>> arm.name_of(arm.levels["aarch64.neon"] | {"bf16", "dotprod"})
         'aarch64.neon.dotprod.bf16'
         """
-        level = next(n for n in reversed(list(self.levels)) if features >= self.levels[n])
+        level = next((n for n in reversed(list(self.levels)) if features >= self.levels[n]), None)
+        if level is None:
+            lowest, needed = next(iter(self.levels.items()))
+            raise TargetError(f"no machine has these features: {lowest} needs {', '.join(sorted(needed - features))}")
         more = [f for f in self.optional if f in features and f not in self.levels[level]]
         return ".".join([level, *more])
