@@ -51,3 +51,16 @@ def test_rows_a_power_of_two_apart_share_sets_of_the_first_cache() -> None:
     assert stays_in_l1(limits, rows, limits.line_bytes, limits.line_bytes)
     assert stays_in_l1(limits, rows, limits.line_bytes, 3 * limits.line_bytes)
     assert not stays_in_l1(limits, rows, limits.line_bytes, 16 * limits.line_bytes)
+
+
+def test_vectors_of_several_registers_are_scaled_by_the_instruction() -> None:
+    """A power of two was multiplied in two steps of six instructions in vectors of more than one register."""
+    text = """block f(%x: in global f32 (2, 512), %y: out global f32 (2, 512))
+  machine x86.avx512
+{
+  map %y = exp(%x)
+}
+"""
+    code = compile_text(text, "cpu").text("asm")
+    assert "vscalefps" in code
+    assert "vpslld" not in code

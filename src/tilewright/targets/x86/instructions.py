@@ -13,16 +13,56 @@ if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
 
 
+_REGISTER = 512
+"""Bits of a vector register of AVX-512."""
+
+
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
     """Emit p * 2^n, rounded once, for `lanes` floats (None: a scalar) of `bits` bits, and return the result's LLVM
-    value. `p` and `n` are LLVM values. Emit nothing and return None unless the floats fill a register of 512 bits.
+    value. `p` and `n` are LLVM values. Emit nothing and return None unless the floats fill whole registers of 512 bits.
     """
-    if lanes is None or lanes * bits != 512:
+    if lanes is None or lanes * bits % _REGISTER:
         return None
-    form, mask = f"<{lanes} x {'float' if bits == 32 else 'double'}>", f"i{lanes}"
+    count, kind = _REGISTER // bits, "float" if bits == 32 else "double"
+    form, mask = f"<{count} x {kind}>", f"i{count}"
     name = f"@llvm.x86.avx512.mask.scalef.p{'s' if bits == 32 else 'd'}.512"
     w.declare(f"{form} {name}({form}, {form}, {form}, {mask}, i32 immarg)")
-    return w.value(f"call {form} {name}({form} {p}, {form} {n}, {form} zeroinitializer, {mask} -1, i32 4)")
+    registers = []
+    for first in range(0, lanes, count):
+        p_part, n_part = (_lanes_of(w, v, kind, lanes, range(first, first + count)) for v in (p, n))
+        operands = f"{form} {p_part}, {form} {n_part}, {form} zeroinitializer"
+        registers.append(w.value(f"call {form} {name}({operands}, {mask} -1, i32 4)"))
+    return _joined(w, registers, kind, count)
+
+
+def _lanes_of(w: Writer, value: str, kind: str, lanes: int, chosen: range) -> str:
+    """Emit a vector of the `chosen` lanes of the LLVM vector `value`, which has `lanes` numbers of the LLVM type `kind`.
+    Return it.
+    """
+    if len(chosen) == lanes:
+        return value
+    form, indices = f"<{lanes} x {kind}>", ", ".join(f"i32 {lane}" for lane in chosen)
+    return w.value(f"shufflevector {form} {value}, {form} poison, <{len(chosen)} x i32> <{indices}>")
+
+
+def _joined(w: Writer, vectors: list[str], kind: str, count: int) -> str:
+    """Emit one LLVM vector of the lanes of all `vectors`, in order, and return it. Each of them has `count` numbers of
+    the LLVM type `kind`.
+    """
+    lanes = len(vectors) * count
+    total, form = vectors[0], f"<{lanes} x {kind}>"
+    for number, vector in enumerate(vectors):
+        if lanes > count:  # both operands of a shuffle have the same number of lanes
+            places = ", ".join(f"i32 {lane}" if lane < count else "i32 poison" for lane in range(lanes))
+            part, empty = f"<{count} x {kind}> {vector}", f"<{count} x {kind}> poison"
+            vector = w.value(f"shufflevector {part}, {empty}, <{lanes} x i32> <{places}>")
+        if number == 0:
+            total = vector
+            continue
+        first = number * count
+        places = ", ".join(f"i32 {lane if lane < first else lanes + lane - first}" for lane in range(lanes))
+        total = w.value(f"shufflevector {form} {total}, {form} {vector}, <{lanes} x i32> <{places}>")
+    return total
 
 
 def _tiles(name: str) -> Multiply:
