@@ -14,7 +14,7 @@ from tilewright.rewrite.loop_fission import with_separate_accumulators
 from tilewright.rewrite.mask_values import with_mask_values_in_loops
 from tilewright.rewrite.merge_dims import Sized, least_rows, merged
 from tilewright.rewrite.phases import in_phases
-from tilewright.rewrite.softmax_loop import with_softmax_loops
+from tilewright.rewrite.softmax_loop import with_divisions_last, with_softmax_loops
 from tilewright.rewrite.unit_loops import without_unit_loops
 from tilewright.rewrite.unit_taps import without_unit_taps
 
@@ -24,16 +24,17 @@ def canonical(request: Request) -> Request:
     plan.
 
     Equal reads are merged, and the dimensions of tiles get one order. On a GPU, a softmax between two MMAs becomes a
-    loop, and loops with several accumulators are split. If all sizes are known before the call, strided transposed
-    convolutions are split into phases without zeros, and dimensions that are contiguous in memory are merged, unless
-    the author's plan names them. Grid programs (whose workgroups the author states) and programs with logs are returned
-    unchanged.
+    loop, and loops with several accumulators are split; on a CPU, the softmax is divided after the second MMA. If all
+    sizes are known before the call, strided transposed convolutions are split into phases without zeros, and dimensions
+    that are contiguous in memory are merged, unless the author's plan names them. Grid programs (whose workgroups the
+    author states) and programs with logs are returned unchanged.
     """
     if request.logs or request.workgroups is not None:
         return request
     request = request.rewritten(*with_equal_reads_once(request.program, request.free))
     if request.machine.lanes is None:
         request = request.rewritten(*without_unit_loops(request.program, request.free, lambda op: _trips(request, op)))
+        request = request.rewritten(*with_divisions_last(request.program, request.free))
     else:
         request = request.rewritten(*with_softmax_loops(request.program, request.free))
     request = request.rewritten(*with_mask_values_in_loops(request.program, request.free))
