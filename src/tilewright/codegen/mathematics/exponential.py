@@ -22,6 +22,8 @@ _EXPONENTS = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
 _LEAST = {32: -30.0, 64: -50.0}
 """Arguments below which expm1 rounds to -1; by bits of the type."""
 TANH_SMALL = 0.625
+_SIGMOID_IS_EXP, _TINY = -42.0, 2.0**-64
+"""The argument below which the sigmoid is rounded to e^x, and a number below that sigmoid."""
 
 
 def nearest(m: Lanes, x: Number, scale: float = 1.0) -> tuple[Number, Number]:
@@ -131,9 +133,11 @@ def sigmoid(m: Lanes, x: Number) -> Number:
     """Emit the sigmoid of x, 1/(1 + e^-x), for each lane and return the result. `m` emits the LLVM instructions.
 
     It is computed from e = e^-|x|, which never overflows: 1/(1 + e), or e/(1 + e) for negative x. A first quotient is
-    corrected by its remainder, in which 1 + e is not rounded.
+    corrected by its remainder, in which 1 + e is not rounded. Where e is tiny, the sigmoid of negative x is e itself:
+    many CPUs are slow at arithmetic with subnormal numbers.
     """
-    e = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
+    power = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
+    e = m.select(power < _TINY, _TINY, power)
     numerator = m.select(x < 0.0, e, 1.0)
     reciprocal = _reciprocal_of_1_plus(m, e)
     quotient = numerator * reciprocal
@@ -142,7 +146,7 @@ def sigmoid(m: Lanes, x: Number) -> Number:
     else:
         product, lost = m.product_of(quotient, e)
         remainder = ((numerator - quotient) - product) - lost
-    return m.fused(remainder, reciprocal, quotient)
+    return m.select(x < _SIGMOID_IS_EXP, power, m.fused(remainder, reciprocal, quotient))
 
 
 def _reciprocal_of_1_plus(m: Lanes, e: Number) -> Number:
