@@ -11,6 +11,7 @@
 | `axis F: loop 64` between products                   | a loop over the dimension between two MMAs                  |
 | `axis S: loop 128`, of a loop that merges            | the loop in the plan's tiles                                |
 | `axis D: loop 32`, without a pipeline                | a loop around MMAs that sum all of D at once                |
+| `w packed at bind`, of several MMAs                  | MMAs without the loops that only add them                   |
 
 Nothing is searched, except for kernels of which the plan says nothing: those that repack, those that merge parts, and
 a second kernel without lines of its own. These are planned like any other program.
@@ -45,12 +46,13 @@ from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.plan.simt import match_simt_product
 from tilewright.plan.stepping import unlooped_mmas
+from tilewright.plan.tile_tasks import states_tile_task
 from tilewright.rewrite.drop_loop import dissolved
 from tilewright.rewrite.k_loop import in_steps
 from tilewright.rewrite.split_k import halves, step_of, sum_of
 from tilewright.rewrite.split_loop import loop_halves
 from tilewright.rewrite.split_reduction import parted
-from tilewright.rewrite.tile_between_gemms import has_only_tile, in_a_loop, summed_between, with_tile
+from tilewright.rewrite.tile_between_gemms import has_only_tile, in_a_loop, summed_between, with_tile, without_k_loops
 
 
 def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
@@ -154,7 +156,10 @@ def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
         program = _with_loop_tiles(request, plan, _with_loop_between(request, plan))
         bound = bind(kernel_of(request, program, request.sizes, request.free), plan)
         return request, OneKernel(replace(request.sized, program=program), bound)
-    request = _with_k_loops(request, plan)
+    if states_tile_task(plan):
+        request = request.rewritten(*without_k_loops(request.program, request.free))
+    else:
+        request = _with_k_loops(request, plan)
     by_lanes = _bind_lanes(request, (request, *forms[1:])[-1], plan)
     if by_lanes is not None:
         return request, by_lanes

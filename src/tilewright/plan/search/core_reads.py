@@ -81,11 +81,14 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
     MMAs without an atom count nothing. `kernel` is a kernel without a pipeline on a CPU.
     """
     trips, held, total = _trips(kernel), value_bytes(kernel), 0.0
+    loaded = set[Value]()
     for op, microkernel in kernel.products.items():
         axes = kernel.axes_of(op)
         if microkernel is not None and not isinstance(axes, str):
-            batch = prod(kernel.width(d) for d in axes.around)
-            total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held)
+            batch, a = prod(kernel.width(d) for d in axes.around), axes.operands(op)[0]
+            is_shared = kernel.tile_task is not None and a in loaded  # one K loop loads A for several MMAs
+            total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held, reads_a=not is_shared)
+            loaded.add(a)
     return total
 
 
@@ -118,6 +121,16 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
         costs.tiles.task if microkernel is not None and microkernel.is_matrix_atom else costs.vectors.task
         for microkernel in kernel.products.values()
     )
+
+
+def task_staging_cycles(kernel: UniformKernelSchedule) -> float:
+    """Return the cycles of one core to copy rows of A to a buffer within one task (one thread's work); 0 if it copies
+    none.
+    """
+    if kernel.tile_task is None or not kernel.staged:
+        return 0.0
+    staged = {axes.operands(op)[0]: _bytes_of(kernel, op, axes)[0] for op, axes in kernel.tile_task.products.items()}
+    return 2 * sum(staged.values()) / kernel.machine.limits.copy_rate
 
 
 def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
@@ -273,11 +286,13 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     return max(task_bytes, total / min(parts, kernel.machine.limits.cores or 1))
 
 
-def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes, held: float) -> float:
+def _product_cycles(
+    kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes, held: float, *, reads_a: bool
+) -> float:
     """Return the cycles of one core to read A and B of the MMA `op` in one iteration, for one element of the batch.
 
     `axes` says which dimensions are M, N and K; `microkernel` has the accumulator tile. `held` are the bytes of values
-    in the task's scratch memory, which use the same caches.
+    in the task's scratch memory, which use the same caches. Without `reads_a`, A is in registers already.
     """
     limits = kernel.machine.limits
     rows, columns, _ = axes.sizes(kernel.width)
@@ -289,10 +304,11 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
         (row_tiles - 1, tile_a + tile_b / _share_of_sets(kernel, op, microkernel, axes)),
     )  # (passes, bytes in between)
     stride = row_stride_of_a(kernel.facts.program, op, axes, kernel.facts.number_of)
-    slower = slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
+    slower = 1.0 if kernel.staged else slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
     tiles = {axes.m: microkernel.rows, axes.n: microkernel.columns}
     total = 0.0
-    for value, read, (passes, needed), times in zip(axes.operands(op), sizes, again, slower, strict=True):
+    operands = list(zip(axes.operands(op), sizes, again, slower, strict=True))
+    for value, read, (passes, needed), times in operands if reads_a else operands[1:]:
         reads = OperandReads(read, _seen_bytes(kernel, value, read), passes * read, needed, times)
         runs = _runs(kernel, value, read, tiles) * missing_share(reads.core + held, l2(limits))
         total += operand_cycles(limits, reads, held) + runs * limits.run_cycles

@@ -32,6 +32,7 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
 from tilewright.plan.search.simt import simt_candidates
+from tilewright.plan.search.tile_tasks import kernels_of_tile_tasks
 
 HalfRankings = dict[tuple[str, tuple[ValueFacts, ...]], Ranking]
 """The rankings of parts of a program: first or second kernel, and its values."""
@@ -82,9 +83,9 @@ def search_facts(
     """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
     `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `keeps_all`
-    keeps candidates that lower bounds show to be slower. Without `blocks`, the rule for CPU kernels of one product
-    (`kernels_of_blocks`) is left out; the rule for any program may still keep accumulators in registers. `halves` are
-    parts of a larger program that are searched already; parts that this search needs are added.
+    keeps candidates that lower bounds show to be slower. Without `blocks`, the rules for CPU kernels in blocks
+    (`kernels_of_blocks`, `kernels_of_tile_tasks`) are left out; the rule for any program may still keep accumulators in
+    registers. `halves` are parts of a larger program that are searched already; parts that this search needs are added.
 
     A program that logs, or computes elements in order, gets only kernels without a pipeline. A program with sizes known
     only at the call gets no SIMT products, repacked operands, split reductions or second kernel.
@@ -94,6 +95,7 @@ def search_facts(
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
     limit = min((FASTER_BY_K_TILES * c.cycles for c in blocked), default=inf)
     in_cores = [c for c in kernels_of_cores(facts, machine, ranking, in_registers=not blocked) if c.cycles <= limit]
+    in_cores += kernels_of_tile_tasks(facts, machine, ranking) if blocks else ()
     _add_candidates(ranking, [*blocked, *in_cores])
     whole = [*(in_cores if not facts.products else ()), *kernels_of_lanes(facts, machine, ranking)]
     can_split = not (facts.opened or facts.logs or facts.in_order)
