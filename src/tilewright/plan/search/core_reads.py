@@ -96,11 +96,11 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of one core that a task (one thread's work) takes beside its MMAs, such as stores of tiles.
 
     It is a fixed time per task, plus a time per accumulator tile. Tiles in tile registers are stored in every iteration
-    of a K loop; those in vector registers cost a fixed time, as their stores count with their MMAs. `kernel` is a
-    kernel without a pipeline on a CPU; it must have an MMA.
+    of a K loop, which takes time unless the stores are delayed; those in vector registers cost a fixed time, as their
+    stores count with their MMAs. `kernel` is a kernel without a pipeline on a CPU; it must have an MMA.
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
-    total = 0.0
+    total, store = 0.0, costs.tiles.store if kernel.tile_task is None else 0.0
     for op, microkernel in kernel.products.items():
         axes = kernel.axes_of(op)
         if microkernel is None or isinstance(axes, str):
@@ -112,7 +112,7 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
             * prod(kernel.width(d) for d in axes.around)
         )
         tile = (
-            costs.tiles.block + microkernel.rows * microkernel.columns * costs.tiles.store
+            costs.tiles.block + microkernel.rows * microkernel.columns * store
             if microkernel.is_matrix_atom
             else costs.vectors.block
         )
@@ -130,7 +130,7 @@ def task_staging_cycles(kernel: UniformKernelSchedule) -> float:
     if kernel.tile_task is None or not kernel.staged:
         return 0.0
     staged = {axes.operands(op)[0]: _bytes_of(kernel, op, axes)[0] for op, axes in kernel.tile_task.products.items()}
-    return 2 * sum(staged.values()) / kernel.machine.limits.copy_rate
+    return kernel.machine.costs.tiles.packing * sum(staged.values()) / kernel.machine.limits.copy_rate
 
 
 def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
