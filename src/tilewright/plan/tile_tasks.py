@@ -8,8 +8,8 @@
     x panel at task
     w packed at bind
     u packed at bind
-    mma by amx.bf16, tile 16x32
-    mma2 by amx.bf16, tile 16x32
+    mma by ATOM, tile 16x32
+    mma2 by ATOM, tile 16x32
     overlap delayed store
 
 All MMAs have the same M and N. A task computes one accumulator tile of each MMA, over all of its K, and then the
@@ -139,8 +139,8 @@ def tiles_that_fit(task: TileTask, machine: Machine) -> Iterator[tuple[int, int]
 
 
 def registers(products: int, rows: int, columns: int) -> int:
-    """Return the number of tile registers for accumulator tiles of `rows` x `columns` registers of so many `products`,
-    and for the operands of one.
+    """Return the number of tile registers for accumulator tiles of `rows` x `columns` registers, one for each of
+    `products` MMAs, and for the operands of one MMA.
 
     >>> registers(2, 1, 2)
     7

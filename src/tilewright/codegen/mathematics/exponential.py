@@ -133,7 +133,7 @@ def sigmoid(m: Lanes, x: Number) -> Number:
     """Emit the sigmoid of x, 1/(1 + e^-x), for each lane and return the result. `m` emits the LLVM instructions.
 
     It is computed from e = e^-|x|, which never overflows: 1/(1 + e), or e/(1 + e) for negative x. A first quotient is
-    corrected by its remainder, in which 1 + e is not rounded. Where e is tiny, the sigmoid of negative x is e itself:
+    corrected by its remainder, in which 1 + e is not rounded. If e is tiny, the sigmoid of negative x is e itself:
     many CPUs are slow at arithmetic with subnormal numbers.
     """
     power = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
