@@ -195,3 +195,34 @@ def test_k_of_many_steps_has_no_such_task() -> None:
     plan = PLAN.replace("(K 64)", "(K 2336)")
     with pytest.raises(ArgumentError, match="K has more than 72 steps"):
         kernel_for(gated, {"M": 70, "N": 41, "K": 2336}, machine=TILES, plan=plan)
+
+
+def test_accumulators_that_start_from_zero_were_filled_in_memory_and_loaded() -> None:
+    """A K loop in one iteration carried them; as no loop, the products start in registers."""
+
+    @tkw.wave()
+    def low_rank(
+        x: tkl.Memory[M, K, GLOBAL, bf16],
+        w: tkl.Memory[N, K, GLOBAL, bf16],
+        a: tkl.Memory[L, K, GLOBAL, bf16],
+        b: tkl.Memory[N, L, GLOBAL, bf16],
+        y: tkl.Memory[M, N, GLOBAL, f32],
+    ):
+        @tkw.iterate(K, init_args=[tkl.Register[M, N, f32](0), tkl.Register[M, L, f32](0)])
+        def both(acc: Any, low: Any) -> Any:
+            return tkw.mma(tkw.read(x), tkw.read(w), acc), tkw.mma(tkw.read(x), tkw.read(a), low)
+
+        acc, low = both
+        tkw.write(tkw.mma(tkw.cast(low, bf16), tkw.read(b), acc), y)
+
+    sizes, rng = {"M": 70, "N": 41, "K": 50, "L": 33}, np.random.default_rng(4)
+    shapes = {"x": (70, 50), "w": (41, 50), "a": (33, 50), "b": (41, 33)}
+    data = {name: rng.integers(-1, 2, shape).astype(np.float32) for name, shape in shapes.items()}
+    wanted = data["x"] @ data["w"].T + (data["x"] @ data["a"].T) @ data["b"].T
+    for options in ({"machine": TILES}, {"target": "cpu"}):
+        run, y = kernel_for(low_rank, sizes, **options), np.full((70, 41), np.nan, np.float32)
+        run.bind({**{name: v.astype(bf16.numpy) for name, v in data.items()}, "y": y})()
+        np.testing.assert_array_equal(y, wanted)
+    text = kernel_for(low_rank, sizes, machine=TILES).text("block")
+    assert "= f32(0.0)" not in text
+    assert "fill %sums 0" in text
