@@ -59,6 +59,15 @@ def exp(m: Lanes, x: Number) -> Number:
     return _power_of_e(m, m.clamped(x, *_ARGUMENTS[m.bits]), 1.0)
 
 
+def exp_of_negative(m: Lanes, x: Number) -> Number:
+    """Emit e^x for each lane, where x <= 0 or NaN, and return the result. `m` emits the LLVM instructions."""
+    by_instruction = m.by_instruction("exp", x)
+    if by_instruction is not None:
+        return by_instruction
+    least, _ = _ARGUMENTS[m.bits]
+    return _power_of_e(m, m.select(x < least, least, x), 1.0)
+
+
 def half_exp(m: Lanes, x: Number) -> Number:
     """Emit e^x / 2 for each lane and return the result, which is finite also for the least x whose e^x overflows. `m`
     emits the LLVM instructions.
@@ -136,7 +145,7 @@ def sigmoid(m: Lanes, x: Number) -> Number:
     corrected by its remainder, in which 1 + e is not rounded. If e is tiny, the sigmoid of negative x is e itself:
     many CPUs are slow at arithmetic with subnormal numbers.
     """
-    power = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
+    power = exp_of_negative(m, m.of_bits(m.bits_of(x) | -m.sign))
     e = m.select(power < _TINY, _TINY, power)
     numerator = m.select(x < 0.0, e, 1.0)
     reciprocal = _reciprocal_of_1_plus(m, e)
