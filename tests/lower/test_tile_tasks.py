@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -226,3 +227,10 @@ def test_accumulators_that_start_from_zero_were_filled_in_memory_and_loaded() ->
     text = kernel_for(low_rank, sizes, machine=TILES).text("block")
     assert "= f32(0.0)" not in text
     assert "fill %sums 0" in text
+
+
+def test_rows_that_two_loops_read_were_copied_twice() -> None:
+    """Loops over K each read A; without the loops, these are one read, one copy, and one load in a K step."""
+    text = exact("gated", (64, 96, 50, 32), machine=TILES).text("block")
+    assert text.count("alloc shared bf16") == 1
+    assert len(re.findall(r"copy %staged_view\w* -> %left", text)) == 1

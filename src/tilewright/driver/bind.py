@@ -48,6 +48,7 @@ from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.plan.simt import match_simt_product
 from tilewright.plan.stepping import unlooped_mmas
 from tilewright.rewrite.drop_loop import dissolved
+from tilewright.rewrite.join_reads import with_equal_reads_once
 from tilewright.rewrite.k_loop import in_steps
 from tilewright.rewrite.split_k import halves, step_of, sum_of
 from tilewright.rewrite.split_loop import loop_halves
@@ -158,7 +159,8 @@ def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
         return request, OneKernel(replace(request.sized, program=program), bound)
     if request.machine.lanes is None and not request.opened:
         is_whole = partial(_is_whole, request, plan)
-        request = request.rewritten(*without_k_loops(request.program, request.free, is_whole))
+        program, free = without_k_loops(request.program, request.free, is_whole)
+        request = request if program is request.program else request.rewritten(*with_equal_reads_once(program, free))
     request = _with_k_loops(request, plan)
     by_lanes = _bind_lanes(request, (request, *forms[1:])[-1], plan)
     if by_lanes is not None:

@@ -81,13 +81,14 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
     MMAs without an atom count nothing. `kernel` is a kernel without a pipeline on a CPU.
     """
     trips, held, total = _trips(kernel), value_bytes(kernel), 0.0
-    loaded = set[Value]()
+    loaded = set[str]()
     for op, microkernel in kernel.products.items():
         axes = kernel.axes_of(op)
         if microkernel is not None and not isinstance(axes, str):
-            batch, a = prod(kernel.width(d) for d in axes.around), axes.operands(op)[0]
-            is_shared = kernel.tile_task is not None and a in loaded  # one K loop loads A for several MMAs
-            total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held, reads_a=not is_shared)
+            batch = prod(kernel.width(d) for d in axes.around)
+            a = "" if kernel.tile_task is None else kernel.tile_task.arguments[op][0]
+            reads_a = not a or a not in loaded  # one K loop loads A for several MMAs
+            total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held, reads_a=reads_a)
             loaded.add(a)
     return total
 
@@ -129,7 +130,8 @@ def task_staging_cycles(kernel: UniformKernelSchedule) -> float:
     """
     if kernel.tile_task is None or not kernel.staged:
         return 0.0
-    staged = {axes.operands(op)[0]: _bytes_of(kernel, op, axes)[0] for op, axes in kernel.tile_task.products.items()}
+    task = kernel.tile_task
+    staged = {task.arguments[op][0]: _bytes_of(kernel, op, axes)[0] for op, axes in task.products.items()}
     return kernel.machine.costs.tiles.packing * sum(staged.values()) / kernel.machine.limits.copy_rate
 
 
