@@ -132,6 +132,10 @@ for _kind, _degrees in {
         ),
     }
 FITS |= {
+    "reciprocal.f32": (
+        Fit(lambda e: 1 / (1 + e), lambda e: 1 + e, 0, 1.0, 5),
+        "1/(1 + e) = Q(e), 0 <= e <= 1",
+    ),
     "log2.short": (
         Fit(lambda z: _log_ratio(z) / LN2, lambda z: LN2 / 2, 0, S**2 * 1.001, 4),
         "log2((1 + s)/(1 - s)) = s Q(z), for pow in f32",

@@ -334,3 +334,8 @@ def test_no_instruction_may_be_inexact() -> None:
     for name in (*ALL, "div", "sqrt"):
         for dtype in ("f32", "f64"):
             assert not re.search(r"\b(fast|contract|arcp|reassoc|afn|nnan|ninf|nsz)\b", text(name, dtype, 8))
+
+
+def test_a_sigmoid_of_f32_has_no_division() -> None:
+    """A division of 16 numbers takes as long as all of its exponential."""
+    assert "fdiv" not in text("sigmoid", "f32", 16)

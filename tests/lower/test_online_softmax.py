@@ -121,6 +121,20 @@ def test_weights_that_are_divided_first_round_as_others_do():
     assert (np.abs(y.astype(np.float64) - weights @ v) <= bound).all()
 
 
+@pytest.mark.parametrize("extents", [(2, 70, 449, 64, 72), (3, 17, 600, 24, 40)])
+def test_a_cpu_divided_all_weights_instead_of_the_results(extents: tuple[int, ...]):
+    sizes, arrays = dict(zip("BMNDE", extents, strict=True)), inputs(*extents)
+    results = []
+    for change in ("divided first", ""):
+        kernel = kernel_for(attention(change), sizes, target="cpu")
+        y = np.full((extents[0], extents[1], extents[4]), np.nan, bf16.numpy)
+        kernel.bind({**dict(zip("qkv", arrays, strict=True)), "y": y})()
+        results.append(y)
+    assert np.array_equal(results[0], results[1])
+    wanted = tilewright.compile(attention(), target="executor")(*arrays)
+    assert np.array_equal(results[1], wanted)
+
+
 def test_values_that_are_scaled_before_the_product_stay_so():
     """v/s is at most 1000, but v alone overflows f16."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,3 +135,34 @@ def test_products_share_a_pipeline(make: Any, dtype: Any, plan: str | None, word
     bound.bind(arrays)()
     assert word in bound.text("plan")
     assert np.array_equal(arrays["y"], wanted)
+
+
+def test_a_core_reads_what_it_wrote_from_its_own_cache() -> None:
+    """Values between two kernels counted as far memory, and one core had to gain 15 %: a gated layer was one kernel."""
+
+    @tkw.wave()
+    def gated_down(
+        x: memory(M, K, dtype=tkl.bf16),
+        w: memory(L, K, dtype=tkl.bf16),
+        u: memory(L, K, dtype=tkl.bf16),
+        v: memory(N, L, dtype=tkl.bf16),
+        y: memory(M, N, dtype=tkl.f32),
+    ) -> None:
+        gate, up = (tkw.mma(tkw.read(x), tkw.read(b), tkl.Register[M, L, tkl.f32](0)) for b in (w, u))
+        hidden = tkw.cast(tkw.maximum(gate, 0.0) * up, tkl.bf16)
+        tkw.write(tkw.mma(hidden, tkw.read(v), tkl.Register[M, N, tkl.f32](0)), y)
+
+    row = machine("x86.amx")
+    one = replace(row, limits=replace(row.limits, cores=1))
+    sizes = {"M": 100, "N": 260, "K": 100, "L": 500}
+    run = kernel_for(gated_down, sizes, machine=one)
+    plan = run.text("plan")
+    assert "split kernel after mma2" in plan
+    assert plan.count("overlap delayed store") == 2
+    rng = np.random.default_rng(7)
+    shapes = {"x": (100, 100), "w": (500, 100), "u": (500, 100), "v": (260, 500)}
+    data = {name: rng.integers(-1, 2, shape).astype(np.float32) for name, shape in shapes.items()}
+    hidden = np.maximum(data["x"] @ data["w"].T, 0) * (data["x"] @ data["u"].T)
+    y = np.full((100, 260), np.nan, np.float32)
+    run.bind({**{name: a.astype(tkl.bf16.numpy) for name, a in data.items()}, "y": y})()
+    np.testing.assert_array_equal(y, hidden.astype(tkl.bf16.numpy).astype(np.float32) @ data["v"].T)

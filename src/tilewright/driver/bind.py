@@ -11,6 +11,7 @@
 | `axis F: loop 64` between products                   | a loop over the dimension between two MMAs                  |
 | `axis S: loop 128`, of a loop that merges            | the loop in the plan's tiles                                |
 | `axis D: loop 32`, without a pipeline                | a loop around MMAs that sum all of D at once                |
+| `axis K: whole`, on a CPU                            | MMAs without the loops that only add them                   |
 
 Nothing is searched, except for kernels of which the plan says nothing: those that repack, those that merge parts, and
 a second kernel without lines of its own. These are planned like any other program.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from tilewright.algebra.expr import Expr, Symbol
 from tilewright.algebra.expr_use import Substitution
@@ -46,11 +48,18 @@ from tilewright.plan.schedule import LAUNCH, Schedule
 from tilewright.plan.simt import match_simt_product
 from tilewright.plan.stepping import unlooped_mmas
 from tilewright.rewrite.drop_loop import with_loop_run_once
+from tilewright.rewrite.join_reads import with_equal_reads_once
 from tilewright.rewrite.k_loop import with_k_loops
 from tilewright.rewrite.split_k import part_step, split_k_programs, splittable_mma
 from tilewright.rewrite.split_loop import split_loop_programs
 from tilewright.rewrite.split_reduction import split_reduction_programs
-from tilewright.rewrite.tile_between_gemms import has_only_tile, summed_between, with_loop_over, with_tile
+from tilewright.rewrite.tile_between_gemms import (
+    has_only_tile,
+    summed_between,
+    with_loop_over,
+    with_tile,
+    without_k_loops,
+)
 
 
 def bind_plan(forms: RequestForms, plan: Schedule, choose: ChoosePlan) -> tuple[Request, Kernels]:
@@ -156,12 +165,23 @@ def _bind_one(forms: RequestForms, plan: Schedule) -> tuple[Request, OneKernel]:
         program = _with_loop_tiles(request, plan, _with_loop_between(request, plan))
         bound = bind(kernel_of(request, program, request.sizes, request.free), plan)
         return request, OneKernel(replace(request.sized, program=program), bound)
+    if request.machine.lanes is None and not request.opened:
+        is_whole = partial(_is_whole, request, plan)
+        program, free = without_k_loops(request.program, request.free, is_whole)
+        request = request if program is request.program else request.rewritten(*with_equal_reads_once(program, free))
     request = _with_k_loops(request, plan)
     by_lanes = _bind_lanes(request, (request, *forms[1:])[-1], plan)
     if by_lanes is not None:
         return request, by_lanes
     bound = bind(kernel_of(request, request.program, request.sizes, request.free), plan)
     return request, OneKernel(request.sized, bound)
+
+
+def _is_whole(request: Request, plan: Schedule, dim: Expr) -> bool:
+    """True if a loop of the request over `dim` has one iteration in `plan`: its axis states no shorter loop tile."""
+    axis = next((axis for axis in plan.axes if axis.name == str(dim)), None)
+    loop = None if axis is None else axis.split("loop")
+    return axis is not None and (loop is None or loop.size >= request.size(dim))
 
 
 def _named_form(forms: RequestForms, plan: Schedule) -> Request:

@@ -14,7 +14,7 @@ from tilewright.rewrite.loop_fission import with_separate_accumulators
 from tilewright.rewrite.mask_values import with_mask_values_in_loops
 from tilewright.rewrite.merge_dims import Sized, least_rows, merged
 from tilewright.rewrite.phases import in_phases
-from tilewright.rewrite.softmax_loop import with_softmax_loops
+from tilewright.rewrite.softmax_loop import with_divisions_last, with_softmax_loops
 from tilewright.rewrite.unit_loops import without_unit_loops
 from tilewright.rewrite.unit_taps import without_unit_taps
 
@@ -28,7 +28,8 @@ def canonical(request: Request) -> Request:
 
     - Equal reads are merged. In loops, constants of masks are copied to the selects that use them.
     - The dimensions of tiles get one order.
-    - On a CPU, loops with one iteration are replaced by their bodies.
+    - On a CPU, loops with one iteration are replaced by their bodies, and a softmax between two MMAs is divided after
+      the second.
     - On a GPU, a softmax between two MMAs becomes a loop, K loops with accumulators of two kinds are split, and indices
       of filter taps of extent 1 are removed.
     - If all sizes are known before the call and no argument is longer than it says, strided transposed convolutions are
@@ -40,6 +41,7 @@ def canonical(request: Request) -> Request:
     request = request.rewritten(*with_equal_reads_once(request.program, request.free))
     if request.machine.lanes is None:
         request = request.rewritten(*without_unit_loops(request.program, request.free, lambda op: _trips(request, op)))
+        request = request.rewritten(*with_divisions_last(request.program, request.free))
     else:
         request = request.rewritten(*with_softmax_loops(request.program, request.free))
     request = request.rewritten(*with_mask_values_in_loops(request.program, request.free))

@@ -13,6 +13,7 @@ from tilewright.ir.core import Value
 from tilewright.lower.block.argument_roles import role_of
 from tilewright.lower.block.lower import Lowered, lower_tiles
 from tilewright.plan.schedule import AHEAD, ORDERED
+from tilewright.plan.tile_tasks import states_tile_task
 from tilewright.transform.delay_row_reduction import sums_by_lanes
 from tilewright.transform.fuse_horizontal import fuse_horizontally
 from tilewright.transform.fuse_k_loops import with_joint_loops
@@ -124,6 +125,8 @@ def _lowered(request: Request, kernel: OneKernel, written: Collection[Value] = (
     if plan.pipeline is None:
         if machine.lanes is not None:
             in_order(lowered.program)
+        if states_tile_task(plan):
+            lowered = replace(lowered, program=with_joint_loops(lowered.program, {})[0])
         return lowered, ()
     if not plan.pipeline.pingpong:  # ping-pong halves count each other's iterations
         without_empty_rounds(lowered.program)

@@ -57,4 +57,6 @@
 | simt                | SIMT products: MMAs that lanes compute without atoms                        |
 | simt_boxes          | SIMT products as data: the results and registers of a lane                  |
 | tile_register_tasks | MMAs in tile registers: staged lines, K loops                               |
+| tile_tasks          | tasks of several MMAs in tile registers, and the plan that states them      |
+| bind_tile_tasks     | the plan of a task of several MMAs in tile registers, bound                 |
 """

@@ -13,12 +13,14 @@ from tilewright.ir.core import Op
 from tilewright.plan.bind_axes import axes_of, check_tasks, loop_tile_size
 from tilewright.plan.bind_pipeline import check_pipelined
 from tilewright.plan.bind_products import bind_products, check_orientation
+from tilewright.plan.bind_tile_tasks import bind_tile_task
 from tilewright.plan.bound import BoundKernel
 from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.legality import check_loop_tile
 from tilewright.plan.microkernel import Microkernel, axes_in, best_microkernels, mma_statements
 from tilewright.plan.refusals import refused
 from tilewright.plan.schedule import Schedule
+from tilewright.plan.tile_tasks import states_tile_task
 
 
 def bind(kernel: KernelProgram, plan: Schedule) -> BoundKernel:
@@ -48,6 +50,8 @@ def _bind_without_pipeline(bound: BoundKernel) -> BoundKernel:
     that quotes the first illegal statement, such as a loop tile of a dimension that no loop is over.
     """
     kernel, plan, axes = bound.kernel, bound.plan, bound.axes
+    if states_tile_task(plan):
+        return bind_tile_task(bound)
     _refuse_foreign_statements(plan)
     for d, axis in axes.items():
         loop = loop_tile_size(axis)

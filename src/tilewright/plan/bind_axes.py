@@ -16,6 +16,7 @@ from tilewright.plan.kernel import KernelProgram
 from tilewright.plan.pinned import FRESH
 from tilewright.plan.refusals import refused, tasks_line
 from tilewright.plan.schedule import Axis, Schedule
+from tilewright.plan.tile_tasks import states_tile_task
 
 LEVELS = ("task", "loop")
 """The levels that a split of an axis may have here, outermost first. Boxes are rewritten before a kernel is bound."""
@@ -65,6 +66,8 @@ def check_tasks(kernel: KernelProgram, plan: Schedule, axes: Mapping[Expr, Axis]
     with_task: list[str] = []
     for d, axis in axes.items():
         levels = [cut.level for cut in axis.splits]
+        if levels[-1:] == ["unit"] and states_tile_task(plan):  # steps of K
+            continue
         if levels != [level for level in LEVELS if level in levels]:
             raise refused(axis, f"its levels are {', '.join(levels)}; here they are at most one task, then one loop")
         if levels == [*LEVELS] and axis.splits[0].size < min(axis.splits[1].size, kernel.size(d)):

@@ -8,7 +8,7 @@ An author may divide the weights by their sum before the second MMA or its resul
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr
@@ -29,18 +29,39 @@ def with_softmax_loops(program: Program, free: Collection[Op]) -> tuple[Program,
     such softmax. A division by the sum of weights is first moved behind the second MMA. A dimension that the author
     loops over or constrains stays as it is. `free` holds the loops that give the same result for every tile size.
     """
-    looped = program
+    return _with_each_softmax(program, free, lambda divided, dim: with_loop_over(divided, dim, TILE_SIZE))
+
+
+def with_divisions_last(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
+    """Move the division of each softmax between two MMAs behind the second MMA, whose result has fewer elements than
+    the weights. Return (new program, the loops of `free` in it).
+
+    Both are returned unchanged if there is no such softmax. `free` holds the loops whose result does not depend on the
+    tile size.
+    """
+    return _with_each_softmax(program, free, lambda divided, _: divided)
+
+
+def _with_each_softmax(
+    program: Program, free: Collection[Op], rewrite: Callable[[Program, Expr], Program | str]
+) -> tuple[Program, Collection[Op]]:
+    """Return (new program, the loops of `free` in it), in which divisions follow MMAs and `rewrite` was applied.
+
+    `rewrite` takes a program and the dimension of a softmax between two MMAs, and returns the new program, or text: why
+    it stays as it is. It is not called for a dimension that the author loops over or constrains.
+    """
+    rewritten = program
     for dim in summed_between(program):
         if _is_constrained(program, dim):
             continue
-        divided_last = _divided_last(looped, dim)
-        if isinstance(online_softmax(divided_last, dim), OnlineSoftmax):
-            written = with_loop_over(divided_last, dim, TILE_SIZE)
-            looped = looped if isinstance(written, str) else written
-    if looped is program:
+        divided = _divided_last(rewritten, dim)
+        if isinstance(online_softmax(divided, dim), OnlineSoftmax):
+            changed = rewrite(divided, dim)
+            rewritten = rewritten if isinstance(changed, str) else changed
+    if rewritten is program:
         return program, free
-    ops = set(looped.walk())
-    return looped, {op for op in free if op in ops}
+    ops = set(rewritten.walk())
+    return rewritten, {op for op in free if op in ops}
 
 
 def _is_constrained(program: Program, dim: Expr) -> bool:

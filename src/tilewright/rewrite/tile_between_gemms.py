@@ -12,7 +12,7 @@ accumulators whenever the maximum grows (`plan/facts/online_softmax.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from tilewright.algebra.expr import Expr, as_expr
@@ -175,13 +175,16 @@ def _filled(op: Op, value: float) -> Op:
     return Op(TILE.ops["fill"], (), {"value": value}, (Value(op.result.type),), (), op.loc)
 
 
-def without_k_loops(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Remove the loops of `free` that only add MMAs, so that MMAs sum all of K at once.
+def without_k_loops(
+    program: Program, free: Collection[Op], is_whole: Callable[[Expr], bool] = lambda _: True
+) -> tuple[Program, Collection[Op]]:
+    """Remove the loops of `free` that only add MMAs, and over whose axis `is_whole` is true; the MMAs then sum all of K
+    at once. Return (new program, the other loops of `free` in it).
 
     Return (new program, counterparts of the other loops of `free` in it). Both are returned unchanged if there are no
     such loops. `free` holds the loops that give the same result for every tile size.
     """
-    removed = {op for op in free if only_adds(op)}
+    removed = {op for op in free if only_adds(op) and is_whole(op.attrs["axis"])}
     if not removed:
         return program, free
     with building():

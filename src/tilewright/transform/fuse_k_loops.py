@@ -9,8 +9,8 @@
       mma %sums_1 += %slab_2 * %slab_3           }
     }
 
-Two loops are fused if they only copy operands to shared memory and multiply, and if neither needs a result of the
-other. Loads that are dropped are removed from the map of loads that is returned.
+Two loops are fused if they only copy operands to shared memory or to registers and multiply, and if neither needs a
+result of the other. Loads that are dropped are removed from the map of loads that is returned.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from itertools import pairwise
 from tilewright.algebra.expr_use import Substitution
 from tilewright.ir.attrs import kind_of
 from tilewright.ir.core import Block, Op, Program, Value, building
+from tilewright.ir.tensors import RegisterType
 from tilewright.ir.verifier import verify
 
 _BODY = {"view", "copy", "barrier", "mma"}
@@ -58,8 +59,8 @@ def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
         if not tiles:
             continue
         for old, new in copies.items():
-            kind = loads.pop(old)
-            loads |= {} if new is None else {new: kind}
+            kind = loads.pop(old, None)
+            loads |= {} if new is None or kind is None else {new: kind}
         between = [op for op in between if op.name != "alloc" or op.result not in tiles]
         joint = Op(one.spec, one.operands, one.attrs, one.results, (body,), one.loc)
         block.ops[first : second + 1] = [*between, joint]
@@ -68,14 +69,14 @@ def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
 
 
 def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
-    """True if the loops `one` and `two` have the same limits and attributes, contain only views, loads, barriers and
-    MMAs, and neither uses what the other writes. `loads` is {copy to shared memory: its kind}; copies in the loops must
-    have the kind `ring`.
+    """True if the loops `one` and `two` have the same range and attributes, contain only views, loads of operands,
+    barriers and MMAs, and neither uses what the other writes. `loads` is {load to shared memory: its kind}; all of
+    these must be of the kind `ring`. Registers that both loops load before they use them do not count as written.
     """
     if any(len(loop.blocks) != 1 or len(loop.attrs["ranges"]) != 1 for loop in (one, two)):
         return False
     inside = [*one.blocks[0].ops, *two.blocks[0].ops]
-    if any(op.name not in _BODY or (op.name == "copy" and loads.get(op) != "ring") for op in inside):
+    if any(op.name not in _BODY or (op.name == "copy" and not _is_load(op, loads)) for op in inside):
         return False
     (steps,), (others,) = (loop.attrs["ranges"] for loop in (one, two))
     if replace(others, symbol=steps.symbol) != steps or {**one.attrs, "ranges": ()} != {**two.attrs, "ranges": ()}:
@@ -83,7 +84,24 @@ def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
     views = {r for op in inside if op.name == "view" for r in op.results}
     if views & (_written(one) | _written(two)):
         return False
-    return _written(one).isdisjoint(_used(two)) and _written(two).isdisjoint(_used(one))
+    loaded = _loaded_registers(one) & _loaded_registers(two)
+    return (_written(one) - loaded).isdisjoint(_used(two)) and (_written(two) - loaded).isdisjoint(_used(one))
+
+
+def _is_load(copy: Op, loads: Mapping[Op, str]) -> bool:
+    """True if `copy` loads an operand to a stage of shared memory, or to registers. `loads` is {load to shared memory:
+    its kind}.
+    """
+    return loads.get(copy) == "ring" or isinstance(copy.operands[1].type, RegisterType)
+
+
+def _loaded_registers(loop: Op) -> set[Value]:
+    """Return the registers of operands to which one copy in a loop's body loads, before all that reads them."""
+    ops = loop.blocks[0].ops
+    first_use = {v: op for op in reversed(ops) for v in op.operands}
+    copies = [op for op in ops if op.name == "copy" and isinstance(op.operands[1].type, RegisterType)]
+    targets = [op.operands[1] for op in copies]
+    return {v for v, op in zip(targets, copies, strict=True) if first_use[v] is op and targets.count(v) == 1}
 
 
 def _joint_body(one: Op, two: Op) -> tuple[Block, set[Value], dict[Op, Op | None]]:

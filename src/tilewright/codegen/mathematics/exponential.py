@@ -22,6 +22,8 @@ _EXPONENTS = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
 _LEAST = {32: -30.0, 64: -50.0}
 """Arguments below which expm1 rounds to -1; by bits of the type."""
 TANH_SMALL = 0.625
+_SIGMOID_IS_EXP, _TINY = -42.0, 2.0**-64
+"""The argument below which the sigmoid is rounded to e^x, and a number below that sigmoid."""
 
 
 def nearest(m: Lanes, x: Number, scale: float = 1.0) -> tuple[Number, Number]:
@@ -57,6 +59,15 @@ def exp(m: Lanes, x: Number) -> Number:
     if by_instruction is not None:
         return by_instruction
     return _power_of_e(m, m.clamped(x, *_ARGUMENTS[m.bits]), 1.0)
+
+
+def exp_of_negative(m: Lanes, x: Number) -> Number:
+    """Emit e^x for each lane, where x <= 0 or NaN, and return the result. `m` emits the LLVM instructions."""
+    by_instruction = m.by_instruction("exp", x)
+    if by_instruction is not None:
+        return by_instruction
+    least, _ = _ARGUMENTS[m.bits]
+    return _power_of_e(m, m.select(x < least, least, x), 1.0)
 
 
 def half_exp(m: Lanes, x: Number) -> Number:
@@ -134,14 +145,27 @@ def tanh(m: Lanes, x: Number) -> Number:
 def sigmoid(m: Lanes, x: Number) -> Number:
     """Emit the sigmoid of x, 1/(1 + e^-x), for each lane, and return the result.
 
-    It is computed from e^-|x|, which never overflows. A correction adds the rounding errors of the sum and the
-    quotient, which together would be one unit in the last place. `m` emits the LLVM instructions.
+    It is computed from e = e^-|x|, which never overflows: 1/(1 + e), or e/(1 + e) for negative x. A first quotient is
+    corrected by its remainder, in which 1 + e is not rounded. If e is tiny, the sigmoid of negative x is e itself:
+    many CPUs are slow at arithmetic with subnormal numbers.
     """
-    e = exp(m, m.of_bits(m.bits_of(x) | -m.sign))
-    is_negative = x < 0.0
-    denominator, lost = m.sum_of(1.0, e)
-    numerator = m.select(is_negative, e, 1.0)
-    quotient = numerator / denominator
-    product, product_lost = m.product_of(quotient, denominator)
-    correction = ((numerator - product) - product_lost) - quotient * lost
-    return m.fused(correction, m.select(is_negative, 1.0 - quotient, quotient), quotient)
+    power = exp_of_negative(m, m.of_bits(m.bits_of(x) | -m.sign))
+    e = m.select(power < _TINY, _TINY, power)
+    numerator = m.select(x < 0.0, e, 1.0)
+    reciprocal = _reciprocal_of_1_plus(m, e)
+    quotient = numerator * reciprocal
+    if m.w.fused:
+        remainder = m.fused(-quotient, e, numerator - quotient)
+    else:
+        product, lost = m.product_of(quotient, e)
+        remainder = ((numerator - quotient) - product) - lost
+    return m.select(x < _SIGMOID_IS_EXP, power, m.fused(remainder, reciprocal, quotient))
+
+
+def _reciprocal_of_1_plus(m: Lanes, e: Number) -> Number:
+    """Emit 1/(1 + e) for each lane, where 0 <= e <= 1, with a relative error of at most 2^-14, and return the result.
+    `m` emits the LLVM instructions.
+
+    In f32 it is a polynomial: on most CPUs, a division takes longer than its six instructions.
+    """
+    return m.polynomial(e, COEFFICIENTS["reciprocal.f32"]) if m.bits == 32 else 1.0 / (1.0 + e)

@@ -21,6 +21,7 @@ A candidate is one way to run the program; a task is one workgroup's tile of the
 | resident           | such kernels: several workgroups on a core at a time               |
 | single_lane_scans  | scans and topk whose rows one lane processes alone                 |
 | blocked            | rule: one MMA on a CPU in accumulator tiles that stay in registers |
+| tile_tasks         | rule: several MMAs with the same M and N in tile registers         |
 | block_choice       | the blockings of every CPU unit, ranked                            |
 | ranked_blocks      | ranked blockings; what was refused, and why                        |
 | block_work         | the work and time of a blocking                                    |

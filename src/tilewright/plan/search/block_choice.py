@@ -32,10 +32,9 @@ def choose(
     """Rank all legal blockings (tile sizes, loop orders) of the contraction `space` on a CPU; return RankedBlocks.
 
     The units of the machine for which `is_tried` is true are tried. Dimensions of M are merged first where memory
-    allows. The result also has all units that do not fit, with reasons, and the roofline: lower bounds of the cycles, None if no unit fits. If N of `space` does not have exactly
-    one digit (mixed-radix part), there are no candidates and no roofline.
-
-    `fixed` are the author's constraints. If no blocking meets them, they are ignored.
+    allows. The result also has all units that do not fit, with reasons, and the roofline: lower bounds of the cycles,
+    None if no unit fits. If N of `space` does not have exactly one digit (mixed-radix part), there are no candidates
+    and no roofline.
     """
     space = merge_rows(space)
     if len(space.columns) != 1:

@@ -82,24 +82,27 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
     MMAs without an atom count nothing. `kernel` is a kernel without a pipeline on a CPU.
     """
     trips, held, total = _trips(kernel), value_bytes(kernel), 0.0
+    loaded = set[str]()
     for op, microkernel in kernel.products.items():
         axes = kernel.axes_of(op)
         if microkernel is not None and not isinstance(axes, str):
             batch = prod(kernel.width(d) for d in axes.around)
-            total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held)
+            a = "" if kernel.tile_task is None else kernel.tile_task.arguments[op][0]
+            reads_a = not a or a not in loaded  # one K loop loads A for several MMAs
+            total += trips[op] * batch * _product_cycles(kernel, op, microkernel, axes, held, reads_a=reads_a)
+            loaded.add(a)
     return total
 
 
 def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of one core that a task (one thread's work) takes beside its MMAs, such as stores of tiles.
 
-    It is a time per task, plus a time per accumulator tile in each iteration of the loops around its MMA. The time per
-    tile includes its store if the tile is in tile registers; for vector registers it is a constant, as stores count
-    with the MMAs. `kernel` is a kernel without a pipeline on a CPU. It must have an MMA; an MMA without an atom adds no
-    tiles.
+    It is a fixed time per task, plus a time per accumulator tile. Tiles in tile registers are stored in every iteration
+    of a K loop, which takes time unless the stores are delayed; those in vector registers cost a fixed time, as their
+    stores count with their MMAs. `kernel` is a kernel without a pipeline on a CPU; it must have an MMA.
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
-    total = 0.0
+    total, store = 0.0, costs.tiles.store if kernel.tile_task is None else 0.0
     for op, microkernel in kernel.products.items():
         axes = kernel.axes_of(op)
         if microkernel is None or isinstance(axes, str):
@@ -111,7 +114,7 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
             * prod(kernel.width(d) for d in axes.around)
         )
         tile = (
-            costs.tiles.block + microkernel.rows * microkernel.columns * costs.tiles.store
+            costs.tiles.block + microkernel.rows * microkernel.columns * store
             if microkernel.is_matrix_atom
             else costs.vectors.block
         )
@@ -120,6 +123,17 @@ def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
         costs.tiles.task if microkernel is not None and microkernel.is_matrix_atom else costs.vectors.task
         for microkernel in kernel.products.values()
     )
+
+
+def task_staging_cycles(kernel: UniformKernelSchedule) -> float:
+    """Return the cycles of one core to copy rows of A to a buffer within one task (one thread's work); 0 if it copies
+    none.
+    """
+    if kernel.tile_task is None or not kernel.staged:
+        return 0.0
+    task = kernel.tile_task
+    staged = {task.arguments[op][0]: _bytes_of(kernel, op, axes)[0] for op, axes in task.products.items()}
+    return kernel.machine.costs.tiles.packing * sum(staged.values()) / kernel.machine.limits.copy_rate
 
 
 def task_packing_cycles(kernel: UniformKernelSchedule) -> float:
@@ -281,11 +295,13 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     return max(task_bytes, total * prod(share for d, share in shares if d in value.type.dims))
 
 
-def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes, held: float) -> float:
+def _product_cycles(
+    kernel: UniformKernelSchedule, op: Op, microkernel: Microkernel, axes: Axes, held: float, *, reads_a: bool
+) -> float:
     """Return the cycles of one core to read A and B of the MMA `op` in one iteration, for one element of the batch.
 
     `axes` says which dimensions are M, N and K; `microkernel` has the accumulator tile. `held` are the bytes of values
-    in the task's scratch memory, which use the same caches.
+    in the task's scratch memory, which use the same caches. Without `reads_a`, A is in registers already.
     """
     limits = kernel.machine.limits
     rows, columns, _ = axes.sizes(kernel.width)
@@ -297,10 +313,11 @@ def _product_cycles(kernel: UniformKernelSchedule, op: Op, microkernel: Microker
         (row_tiles - 1, tile_a + tile_b / _share_of_sets(kernel, op, microkernel, axes)),
     )  # (passes, bytes in between)
     stride = row_stride_of_a(kernel.facts.program, op, axes, kernel.facts.number_of)
-    slower = slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
+    slower = 1.0 if kernel.staged else slower_rows(kernel.machine, microkernel.atom, microkernel.rows, stride), 1.0
     tiles = {axes.m: microkernel.rows, axes.n: microkernel.columns}
     total = 0.0
-    for value, read, (passes, needed), times in zip(axes.operands(op), sizes, again, slower, strict=True):
+    operands = list(zip(axes.operands(op), sizes, again, slower, strict=True))
+    for value, read, (passes, needed), times in operands if reads_a else operands[1:]:
         reads = OperandReads(read, _seen_bytes(kernel, value, read), passes * read, needed, times)
         runs = _runs(kernel, value, read, tiles) * missing_share(reads.core + held, l2(limits))
         total += operand_cycles(limits, reads, held) + runs * limits.run_cycles

@@ -65,7 +65,7 @@ def kernels_of_cores(
     choices += [(k_tiles, of_whole_tasks(k_tiles)) for k_tiles in _k_tiles(facts, machine, microkernels_of_all, loops)]
     tried: list[tuple[dict[Expr, int], dict[Expr, int]]] = []
     for k_tiles, products in choices:
-        for widths in _task_widths(facts, machine, products, loops):
+        for widths in task_width_choices(facts, machine, products, loops):
             kernel = UniformKernelSchedule(facts, machine, widths, 1, k_tiles, products)
             kernel = _cpu_kernel(kernel, holds=k_tiles is loops, chooses=not tried)
             if (kernel.widths, kernel.loops) not in tried:
@@ -104,7 +104,7 @@ def _k_tiles(
         yield from ({**loops, axes.k: n} for n in sorted(fitting) if FEWEST_K_TILES * n <= extent)
 
 
-def _task_widths(
+def task_width_choices(
     facts: Facts, machine: Machine, products: Mapping[Op, Microkernel | None], loops: Mapping[Expr, int]
 ) -> Iterator[dict[Expr, int]]:
     """Yield choices of {dimension that the grid splits: elements per task} to try; a task is one thread's tile.
@@ -211,10 +211,10 @@ def _cpu_kernel(kernel: UniformKernelSchedule, *, holds: bool, chooses: bool) ->
     tiles = _accumulator_tiles(kernel.products, kernel.width).items()
     if not blocks and (chooses or any(n > kernel.width(d) for d, extents in tiles for n in extents)):
         kernel = replace(kernel, products=microkernels(facts, machine, kernel.width))
-    return replace(kernel, widths=_whole_tiles(facts, kernel.widths, blocks), blocks=blocks)
+    return replace(kernel, widths=whole_tiles(facts, kernel.widths, blocks), blocks=blocks)
 
 
-def _whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
+def whole_tiles(facts: Facts, widths: Mapping[Expr, int], blocks: Mapping[Expr, int]) -> dict[Expr, int]:
     """Return {dimension: elements per task}: `widths`, rounded up to multiples of the extents `blocks` of a tile.
 
     `blocks` has the accumulator tile's extent per dimension. Widths that the author states stay as they are. Other

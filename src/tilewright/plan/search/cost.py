@@ -298,7 +298,7 @@ def _phase_cycles(machine: Machine, p: Phase) -> float:
     """
     limits = machine.limits
     if machine.lanes is None:
-        return overlapped_cycles(p.sharpness, p.mma, p.gather) + p.lanes
+        return overlapped_cycles(p.sharpness, p.mma, p.gather, p.late) + p.lanes
     return p.mma + p.copied / limits.l2_rate + p.lanes + p.shared / limits.shared_rate
 
 

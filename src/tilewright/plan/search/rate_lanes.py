@@ -15,8 +15,10 @@ from tilewright.plan.search.plan_axes import PlanAxes
 from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.simt import SimtKernelSchedule, SimtProgram, simt_candidate, terms_of_box, with_box_dims
 from tilewright.plan.search.simt_plan import name_of_k_axis
+from tilewright.plan.search.tile_tasks import tile_task_of
 from tilewright.plan.search.uniform import loop_tiles, microkernels, uniform_candidate
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
+from tilewright.plan.tile_tasks import states_tile_task
 
 
 def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes) -> PlanCandidate | str:
@@ -54,6 +56,11 @@ def rate_uniform(facts: Facts, machine: Machine, plan: Schedule, axes: PlanAxes)
     kernel = UniformKernelSchedule(
         facts, machine, widths, plan.waves, loops, products, blocks, backward=plan.order == REVERSED
     )
+    if states_tile_task(plan):
+        tile_task = tile_task_of(facts, machine)
+        if isinstance(tile_task, str):
+            return tile_task
+        kernel = replace(kernel, loops={}, tile_task=tile_task, staged=any(line.at == "task" for line in plan.values))
     if axes.parts is None:
         return uniform_candidate(kernel)
     return candidate_in_parts(replace(kernel, parts=axes.parts, parts_of_task=axes.parts_of_task), axes.parts)

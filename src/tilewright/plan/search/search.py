@@ -18,6 +18,7 @@ from tilewright.plan.microkernel import atoms_for, precision_of, shared_atoms
 from tilewright.plan.model import element_bytes
 from tilewright.plan.search.blocked import BlockedKernelSchedule, kernels_of_blocks
 from tilewright.plan.search.candidates import kernels_with_atoms
+from tilewright.plan.search.core_reads import cycles_beyond_l1
 from tilewright.plan.search.core_tasks import keeps_cores_busy, kernels_of_cores
 from tilewright.plan.search.cost import roofline
 from tilewright.plan.search.diagonal import block_diagonal
@@ -32,6 +33,7 @@ from tilewright.plan.search.ranking import PlanCandidate, Ranking, Rewrite
 from tilewright.plan.search.repack import repackings
 from tilewright.plan.search.row_copies import Repacked, with_copies
 from tilewright.plan.search.simt import simt_candidates
+from tilewright.plan.search.tile_tasks import kernels_of_tile_tasks
 
 HalfRankings = dict[tuple[str, tuple[ValueFacts, ...]], Ranking]
 """The rankings of parts of a program: first or second kernel, and its values."""
@@ -41,10 +43,9 @@ KEPT, KEPT_OF_FAMILY = 8, 16
 
 A family has the same kinds of kernels and rewrites; the lowering tends to refuse all of a family."""
 
-CLEARLY_FASTER = 0.85
-"""On CPUs, two kernels are used only if their predicted time is at most this share of the best time of one kernel.
-
-The share is less than 1 because it is uncertain which values between the kernels stay in caches."""
+CLEARLY_FASTER = 0.15
+"""On CPUs, two kernels are used only if their predicted time is shorter than that of one kernel by this share, times
+the share of the values between them that a core reads from others: it is uncertain which of these stay in caches."""
 
 FASTER_BY_K_TILES = 0.75
 """On CPUs, a kernel that stores accumulators between K tiles is used only if its predicted time is at most this share
@@ -82,9 +83,10 @@ def search_facts(
     """Find the fastest ways to run an analysed program; return a Ranking: candidates, fastest first, and rejections.
 
     `facts` is the program. `only_lowered` rejects candidates that the lowering (code generator) cannot do. `keeps_all`
-    keeps candidates that lower bounds show to be slower. Without `blocks`, the rule for CPU kernels of one product
-    (`kernels_of_blocks`) is left out; the rule for any program may still keep accumulators in registers. `halves` has
-    the rankings of parts of a larger program that are searched already; those of further parts are added to it.
+    keeps candidates that lower bounds show to be slower. Without `blocks`, the rules for CPU kernels in blocks
+    (`kernels_of_blocks`, `kernels_of_tile_tasks`) are left out; the rule for any program may still keep accumulators in
+    registers. `halves` has the rankings of parts of a larger program that are searched already; those of further parts
+    are added to it.
 
     A program that logs, or computes elements in order, gets only kernels without a pipeline. A program with sizes known
     only at the call gets no SIMT products, repacked operands, split reductions or second kernel.
@@ -94,6 +96,7 @@ def search_facts(
     blocked = list(kernels_of_blocks(facts, machine, ranking)) if blocks else []
     limit = min((FASTER_BY_K_TILES * c.cycles for c in blocked), default=inf)
     in_cores = [c for c in kernels_of_cores(facts, machine, ranking, in_registers=not blocked) if c.cycles <= limit]
+    in_cores += kernels_of_tile_tasks(facts, machine, ranking) if blocks else ()
     _add_candidates(ranking, [*blocked, *in_cores])
     whole = [*(in_cores if not facts.products else ()), *kernels_of_lanes(facts, machine, ranking)]
     can_split = not (facts.opened or facts.logs or facts.in_order)
@@ -181,7 +184,7 @@ def _add_two_kernels(
     best candidate keeps all cores busy; or, with `only_lowered`, the lowering (code generator) cannot do it. A split is
     skipped if the search has no kernel for one of the halves.
     """
-    share = CLEARLY_FASTER if machine.lanes is None else 1.0
+    share = 1 - CLEARLY_FASTER * _share_from_others(machine) if machine.lanes is None else 1.0
     for cut in two_kernel_splits(facts, ranking, TIMES_WHOLE if before else TIMES):
         best, what = share * ranking.limit, ", ".join((*(rewrite.what for rewrite in before), cut.what))
         if not cut.second.products and keeps_cores_busy(ranking.best, machine):
@@ -227,14 +230,21 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: 
 
     `cut` (a GraphCut) has the two programs into which the program was split. The split comes first among the
     candidate's rewrites, before those of `one`; `two` becomes its `then`. On a CPU the cycles to write the values
-    between the kernels to memory, and to read them, are added: each core has an L2 cache of its own.
+    between the kernels, and to read them, are added: its cores have L2 caches of their own. A core reads values that it
+    wrote itself from its L2 cache, if that holds them; with n cores, this is one of n values.
     """
     cycles = one.cycles + two.cycles
     if machine.lanes is None:
-        written = sum(prod(n.place.shape) * n.place.bytes for n in cut.first.writes)
-        cycles += 2 * written / machine.limits.far_rate / (machine.limits.cores or 1)
+        limits, others = machine.limits, _share_from_others(machine)
+        of_core = sum(prod(n.place.shape) * n.place.bytes for n in cut.first.writes) / (limits.cores or 1)
+        cycles += (1 - others) * cycles_beyond_l1(limits, 2 * of_core, of_core) + others * 2 * of_core / limits.far_rate
     rewrites = (Rewrite(cut.what, after=cut.after, before=cut.before), *one.rewrites)
     return replace(one, cycles=cycles, key=(round(cycles), *one.key[1:]), rewrites=rewrites, then=two)
+
+
+def _share_from_others(machine: Machine) -> float:
+    """Return the share of the values between two kernels on a CPU that a core reads, and other cores wrote."""
+    return 1 - 1 / (machine.limits.cores or 1)
 
 
 def _add_candidates(ranking: Ranking, candidates: list[PlanCandidate]) -> None:

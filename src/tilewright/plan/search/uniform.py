@@ -24,6 +24,7 @@ from tilewright.plan.search.core_reads import (
     task_overhead_cycles,
     task_packing_cycles,
     task_read_cycles,
+    task_staging_cycles,
     task_value_cycles,
 )
 from tilewright.plan.search.core_rows import again_cycles, bytes_fetched_in_vain, vector_cycles
@@ -33,6 +34,7 @@ from tilewright.plan.search.ranking import PlanCandidate
 from tilewright.plan.search.resident import start_cycles, with_resident_tasks
 from tilewright.plan.search.uniform_kernel import UniformKernelSchedule
 from tilewright.plan.search.work import Phase, Work
+from tilewright.plan.tile_tasks import plan_of_tile_task, tasks_alone
 
 
 def uniform_candidate(kernel: UniformKernelSchedule, *ties: float) -> PlanCandidate:
@@ -115,12 +117,13 @@ def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     else:
         waits += len(packed) * (machine.limits.following_cycles + machine.limits.copy_latency)
     if machine.lanes is None and kernel.products:
-        fixed = task_packing_cycles(kernel) + task_overhead_cycles(kernel)
+        fixed = task_packing_cycles(kernel) + task_overhead_cycles(kernel) + task_staging_cycles(kernel)
         between = max(lanes / max(1, tasks), task_value_cycles(kernel))  # vectors load values while they compute
+        late = between if kernel.tile_task is not None else 0.0
         in_tiles = any(unit is not None and unit.is_matrix_atom for unit in kernel.products.values())
         sharpness = machine.costs.tiles.sharpness if in_tiles else 0.0
         reading = task_read_cycles(kernel)
-        phase = Phase(1, mma / max(1, tasks), between + fixed, gather=reading, sharpness=sharpness)
+        phase = Phase(1, mma / max(1, tasks), between - late + fixed, gather=reading, sharpness=sharpness, late=late)
     elif machine.lanes is None:
         overhead = machine.costs.vectors.task
         phase = Phase(1, lanes=lanes / max(1, tasks) + overhead, gather=again_cycles(kernel))
@@ -292,7 +295,13 @@ def plan_of_uniform(kernel: UniformKernelSchedule) -> Schedule:
     )
     early = True if "programmatic" in kernel.machine.launches else None
     schedule = REVERSED if kernel.backward and plan.grid else "cyclic"
-    return replace(plan, products=products, waves=kernel.waves, early=early, order=schedule)
+    plan = replace(plan, products=products, waves=kernel.waves, early=early, order=schedule)
+    if kernel.tile_task is None:
+        return plan
+    plan = replace(plan, axes=tasks_alone(plan.axes))
+    tile = products[0].rows, products[0].columns
+    words = dict(zip((*tiled, *whole), (axis.name for axis in plan.axes), strict=True))
+    return plan_of_tile_task(plan, kernel.tile_task, tile, kernel.staged, words, size)
 
 
 def _plan_in_parts(kernel: UniformKernelSchedule, parts: Parts, whole: list[Expr]) -> Schedule:

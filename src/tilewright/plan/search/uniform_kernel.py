@@ -13,6 +13,7 @@ from tilewright.plan.facts import Facts
 from tilewright.plan.microkernel import Axes, Microkernel, axes_in
 from tilewright.plan.search.kernel import Parts
 from tilewright.plan.search.uniform_loops import loops_around
+from tilewright.plan.tile_tasks import TileTask
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +37,21 @@ class UniformKernelSchedule:
     backward: bool = False
     parts: Parts | None = None
     parts_of_task: int = 1
+    tile_task: TileTask | None = None
+    """The MMAs of a task in tile registers, whose results are stored during the next accumulator tiles (`blocks`)."""
+    staged: bool = False
+    """True if a task in tile registers copies its rows of A first."""
 
     @property
     def family(self) -> str:
-        """A name for this kind of kernel, by which `explain` and the search group candidates.
+        """A name for this kind of kernel: "parts of a reduction" if it splits a reduction or a loop, "delayed stores"
+        if results in tile registers are stored late, else "no pipeline".
 
         It is "parts of a reduction" if the kernel splits a reduction or a loop, else "no pipeline". The lowering tends
         to refuse all candidates of one kind for the same reason.
         """
+        if self.tile_task is not None:
+            return "delayed stores"
         return "no pipeline" if self.parts is None else "parts of a reduction"
 
     def width(self, d: Expr) -> int:

@@ -53,6 +53,8 @@ class Phase(NamedTuple):
     """Iterations that use one halo tile: one per filter tap."""
     is_skipped: bool = False
     """True if masks skip iterations of this phase's MMA."""
+    late: float = 0.0
+    """Cycles of a CPU's vectors for results that are stored during the next MMAs."""
 
 
 class TaskEnd(NamedTuple):

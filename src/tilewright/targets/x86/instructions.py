@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.text import Writer
@@ -13,17 +14,116 @@ if TYPE_CHECKING:
     from tilewright.targets.cpu.emit import NativeEmitter
 
 
+_REGISTER = 512
+"""Bits of a vector register of AVX-512."""
+
+
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n, rounded once, with the writer `w`, by the instruction vscalef of AVX-512. Return the result as an
-    LLVM value. `p` and `n` are LLVM values: vectors of `lanes` floats of `bits` bits (`lanes` None: scalars). Emit
-    nothing and return None unless the vector has 512 bits.
+    """Emit p * 2^n, rounded once, for `lanes` floats (None: a scalar) of `bits` bits, and return the result's LLVM
+    value. `p` and `n` are LLVM values; p is at least 1/4 and below 4. Emit nothing and return None unless the floats
+    fill whole registers of 512 bits.
+
+    The instruction takes 150 cycles if a result is subnormal, or too small even for that. A branch finds such vectors.
     """
-    if lanes is None or lanes * bits != 512:
+    if lanes is None or lanes * bits % _REGISTER:
         return None
-    form, mask = f"<{lanes} x {'float' if bits == 32 else 'double'}>", f"i{lanes}"
-    name = f"@llvm.x86.avx512.mask.scalef.p{'s' if bits == 32 else 'd'}.512"
-    w.declare(f"{form} {name}({form}, {form}, {form}, {mask}, i32 immarg)")
-    return w.value(f"call {form} {name}({form} {p}, {form} {n}, {form} zeroinitializer, {mask} -1, i32 4)")
+    scaling = _Scaling(w, bits)
+    parts = [range(first, first + scaling.count) for first in range(0, lanes, scaling.count)]
+    numbers, exponents = ([_lanes_of(w, v, scaling.kind, lanes, part) for part in parts] for v in (p, n))
+    small, normal, after = (w.name(word)[1:] for word in ("small", "normal", "scaled"))
+    w.line(f"br i1 {scaling.may_be_subnormal(exponents)}, label %{small}, label %{normal}")
+    results = []
+    for label, scaled in ((small, scaling.subnormal), (normal, scaling.normal)):
+        w.label(label)
+        results.append([scaled(*pair) for pair in zip(numbers, exponents, strict=True)])
+        w.line(f"br label %{after}")
+    w.label(after)
+    joined = [
+        w.value(f"phi {scaling.form} [ {a}, %{small} ], [ {b}, %{normal} ]") for a, b in zip(*results, strict=True)
+    ]
+    return _joined(w, joined, scaling.kind, scaling.count)
+
+
+class _Scaling:
+    """Emits p * 2^n for registers of 512 bits, of floats of `bits` bits: `count` lanes of the LLVM type `kind`."""
+
+    def __init__(self, w: Writer, bits: int):
+        self.w, self.bits, self.count = w, bits, _REGISTER // bits
+        self.kind, letter = {32: ("float", "s"), 64: ("double", "d")}[bits]
+        self.form, self.words = f"<{self.count} x {self.kind}>", f"<{self.count} x i{bits}>"
+        self.least = {32: -126, 64: -1022}[bits]
+        """The exponent of the least number that is not subnormal."""
+        self.instruction = f"@llvm.x86.avx512.mask.scalef.p{letter}.512"
+        w.declare(f"{self.form} {self.instruction}({self.form}, {self.form}, {self.form}, i{self.count}, i32 immarg)")
+
+    def constant(self, value: float) -> str:
+        """Return the LLVM constant `value`, which f32 must hold, in all lanes."""
+        return f"splat ({self.kind} 0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X})"
+
+    def normal(self, p: str, n: str, other: str = "zeroinitializer", mask: str = "-1") -> str:
+        """Emit the instruction for one register and return its result. Lanes without a bit in `mask` get `other`."""
+        operands = f"{self.form} {p}, {self.form} {n}, {self.form} {other}"
+        return self.w.value(f"call {self.form} {self.instruction}({operands}, i{self.count} {mask}, i32 4)")
+
+    def may_be_subnormal(self, exponents: list[str]) -> str:
+        """Emit the test if a result may be subnormal or smaller, and return the i1. `exponents` are all registers n."""
+        total = exponents[0]
+        for n in exponents[1:]:
+            less = self.w.value(f"fcmp olt {self.form} {n}, {total}")
+            total = self.w.value(f"select <{self.count} x i1> {less}, {self.form} {n}, {self.form} {total}")
+        small = self.w.value(f"fcmp olt {self.form} {total}, {self.constant(self.least + 2)}")
+        mask = self.w.value(f"bitcast <{self.count} x i1> {small} to i{self.count}")
+        return self.w.value(f"icmp ne i{self.count} {mask}, 0")
+
+    def subnormal(self, p: str, n: str) -> str:
+        """Emit p * 2^n for a register in which results may be subnormal, and return it.
+
+        With the least normal number added, a subnormal number is normal, and rounded at the same bit. Its own bits are
+        those of the sum without those of that number.
+        """
+        w, form, words = self.w, self.form, self.words
+        moved = w.value(f"fadd {form} {n}, {self.constant(64.0)}")
+        large = self.normal(p, moved)
+        is_normal = w.value(f"fcmp uge {form} {large}, {self.constant(2.0 ** (self.least + 64))}")
+        fma = f"@llvm.fma.v{self.count}f{self.bits}"
+        w.declare(f"{form} {fma}({form}, {form}, {form})")
+        added = f"{form} {self.constant(2.0**-64)}, {form} {self.constant(2.0**self.least)}"
+        total = w.value(f"call {form} {fma}({form} {large}, {added})")
+        word, least = w.value(f"bitcast {form} {total} to {words}"), 1 << {32: 23, 64: 52}[self.bits]
+        subnormal = w.value(f"sub {words} {word}, splat (i{self.bits} {least})")
+        other = w.value(f"bitcast {words} {subnormal} to {form}")
+        mask = w.value(f"bitcast <{self.count} x i1> {is_normal} to i{self.count}")
+        return self.normal(p, n, other, mask)
+
+
+def _lanes_of(w: Writer, value: str, kind: str, lanes: int, chosen: range) -> str:
+    """Emit a vector of the `chosen` lanes of the LLVM vector `value`, and return it. The vector has `lanes` numbers of
+    the LLVM type `kind`.
+    """
+    if len(chosen) == lanes:
+        return value
+    form, indices = f"<{lanes} x {kind}>", ", ".join(f"i32 {lane}" for lane in chosen)
+    return w.value(f"shufflevector {form} {value}, {form} poison, <{len(chosen)} x i32> <{indices}>")
+
+
+def _joined(w: Writer, vectors: list[str], kind: str, count: int) -> str:
+    """Emit one LLVM vector of the lanes of all `vectors`, in order, and return it. Each of them has `count` numbers of
+    the LLVM type `kind`.
+    """
+    lanes = len(vectors) * count
+    total, form = vectors[0], f"<{lanes} x {kind}>"
+    for number, vector in enumerate(vectors):
+        if lanes > count:  # both operands of a shuffle have the same number of lanes
+            places = ", ".join(f"i32 {lane}" if lane < count else "i32 poison" for lane in range(lanes))
+            part, empty = f"<{count} x {kind}> {vector}", f"<{count} x {kind}> poison"
+            vector = w.value(f"shufflevector {part}, {empty}, <{lanes} x i32> <{places}>")
+        if number == 0:
+            total = vector
+            continue
+        first = number * count
+        places = ", ".join(f"i32 {lane if lane < first else lanes + lane - first}" for lane in range(lanes))
+        total = w.value(f"shufflevector {form} {total}, {form} {vector}, <{lanes} x i32> <{places}>")
+    return total
 
 
 def _tiles(name: str) -> Multiply:
