@@ -18,7 +18,7 @@ from tilewright.errors import ArgumentError
 from tilewright.targets.registry import machine
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
-from pinned_plans import SAME, outcomes  # noqa: E402
+from plans_given_back import SAME, outcomes  # noqa: E402
 
 K, N, GLOBAL = tkl.sym.K, tkl.sym.N, tkl.GLOBAL_ADDRESS_SPACE
 ROWS = ["hopper", "cdna3", "x86.amx", "aarch64.neon"]
@@ -117,5 +117,5 @@ def test_a_given_plan_kept_a_loop_that_was_removed_when_it_was_chosen() -> None:
     ("kind", "number"), [(k, n) for k in ("einsum", "two", "products", "language") for n in (*range(4), 70, 115)]
 )
 def test_plans_of_random_programs_are_given_back(kind: str, number: int) -> None:
-    """A few; `benchmarks/pinned_plans.py` gives back as many as are wanted."""
+    """A few; `benchmarks/plans_given_back.py` gives back as many as are wanted."""
     assert {outcome.verdict for outcome in outcomes(kind, number, 0)} <= {SAME, "not planned"}

@@ -1,6 +1,6 @@
 """Plans that are given back: the printed plan of a random program must make the same block programs as before.
 
-    python benchmarks/pinned_plans.py [COUNT] [--seed S] [--first I] [--kind KIND] [--candidates N] [--jobs N]
+    python benchmarks/plans_given_back.py [COUNT] [--seed S] [--first I] [--kind KIND] [--candidates N] [--jobs N]
 
 The programs are those of einsum_programs.py, random_products.py, random_convolutions.py and language_loops.py. Each is
 planned for two machines that are drawn for it: the described ones, and the same with slow memory and free launches,
