@@ -200,3 +200,35 @@ def test_a_loop_ends_when_its_flag_of_any_integer_type_is_zero(target, dtype):
     y = np.zeros(1, dtype.replace("u", "uint").replace("i3", "int3").replace("i6", "int6"))
     tilewright.compile_text(text, target)(np.array([7], y.dtype), y)
     assert y == 14
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.errors.MissingAtomWarning")
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+def test_a_branch_in_a_delayed_end_reads_the_sums_of_its_iteration(target):
+    text = """block f(%x: in global f32 (4, 5, 16), %w: in global f32 (3, 16), %y: inout global f32 (4, 5, 16),
+    %z: inout global f32 (4, 5, 16))
+  machine x86.avx512f.avx512vnni
+{
+  tasks t in 0..1 {
+    %sums = alloc register f32 (5, 16) as avx512.f32.c
+    for i in 0..4 overlap defer {
+      %xi = view %x (m 5, k 3) -> [i, m, k]
+      fill %sums 0
+      mma %sums += %xi * %w using avx512.f32
+    } finally {
+      %zi = view %z (m 5, n 16) -> [i, m, n]
+      fill %zi 7
+      if (i <= 2) {
+        %yi = view %y (m 5, n 16) -> [i, m, n]
+        copy %sums -> %yi
+      }
+    }
+  }
+}
+"""
+    x = np.arange(320, dtype=np.float32).reshape(4, 5, 16) % 7
+    w = np.arange(48, dtype=np.float32).reshape(3, 16) % 5
+    y, z = np.full((4, 5, 16), np.nan, np.float32), np.zeros((4, 5, 16), np.float32)
+    tilewright.compile_text(text, target)(x, w, y, z)
+    assert np.array_equal(y[:3], x[:3, :, :3] @ w)
+    assert np.isnan(y[3]).all()

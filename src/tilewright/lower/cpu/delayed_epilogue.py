@@ -159,8 +159,8 @@ def woven(target: Block, main: Block, end: Block) -> None:
     Fills of registers in `main` move down to just before the first use of the register.
 
     The operations of `end` are spread over the first 75 % of `main`, and all come before the first loop or branch in
-    `main`. An operation of `end` that reads a register as an operand comes before the operation of `main` that
-    overwrites the register. Reads inside the blocks of such an operation are not considered.
+    `main`. An operation of `end` that reads a register, itself or in its blocks, comes before the operation of `main`
+    that overwrites the register.
     """
     ordered = _sink_fills(main.ops)
     reads: dict[Value, int] = {}
@@ -185,7 +185,7 @@ def woven(target: Block, main: Block, end: Block) -> None:
 
 
 def _registers_read(op: Op) -> list[Value]:
-    """Return the registers that the loop operation `op` reads. Operations inside its blocks are not counted."""
+    """Return the registers that the loop operation `op` reads, or that operations inside its blocks read."""
     match op.name:
         case "store":
             operands = op.operands[:1]
@@ -195,7 +195,8 @@ def _registers_read(op: Op) -> list[Value]:
             operands = op.operands[1:]
         case _:
             operands = op.operands
-    return [v for v in operands if isinstance(v.type, VectorType)]
+    inside = [v for b in op.blocks for inner in walk_block(b) for v in _registers_read(inner)]
+    return [*(v for v in operands if isinstance(v.type, VectorType)), *inside]
 
 
 def _registers_written(op: Op) -> list[Value]:
