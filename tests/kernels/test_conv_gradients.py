@@ -52,7 +52,7 @@ def test_mistakes_are_named(make):
     for size, options, says in (
         ((), {}, r"filter_size=\(\): one to three integers of at least 1"),
         ((3, 0), {}, r"filter_size=\(3, 0\): one to three integers"),
-        ((3,), {"groups": 0}, "groups=0: an integer of at least 1"),
+        ((3,), {"groups": 0}, "groups=0 is not an integer of at least 1"),
         ((3,), {"stride": 0}, "stride=0: an integer of at least 1"),
     ):
         with pytest.raises(ArgumentError, match=says):

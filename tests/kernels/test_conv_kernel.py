@@ -81,7 +81,7 @@ def test_a_batch_of_convolutions_is_that_of_each_member(
         ((3,), {"padding": (1, 2)}, r"padding=\(1, 2\): an integer, .* or \(\(before, after\),\), 'same' or 'valid'"),
         ((3, 3, 3), {"padding": ((1, 2), 1, 1.5)}, r"padding=\(\(1, 2\), 1, 1.5\): .* \(depth, height, width\)"),
         ((3, 3), {"padding": "same", "stride": (1, 2)}, r"padding='same' needs a stride of 1, not \(1, 2\)"),
-        ((3,), {"groups": 0}, "groups=0: an integer of at least 1"),
+        ((3,), {"groups": 0}, "groups=0 is not an integer of at least 1"),
         ((3,), {"batched": ("x", "y")}, r"batched=\('x', 'y'\): a list of names among 'x', 'w' and 'bias'"),
         ((3,), {"batched": "xw"}, "batched='xw': a list of names"),
     ],

@@ -12,6 +12,7 @@ dynamic`, all tasks of a share but one or two are dynamic, and chunks have one t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -90,16 +91,19 @@ def static_tasks(w: Writer, shares: TaskShares) -> TaskRun:
     return shares.run(w, "%worker", "0", shares.static_count(w, "%worker"))
 
 
-def emit_next_task(w: Writer, shares: TaskShares, task: str, end: str, step: str, owner: str) -> tuple[TaskRun, str]:
+def emit_next_task(
+    w: Writer, divide: Callable[[], TaskShares] | None, task: str, end: str, step: str, owner: str
+) -> tuple[TaskRun, str]:
     """Emit what a worker does after the task number `task`: it goes on with its run of tasks, or claims a chunk.
 
     The run ends below `end`, has this `step`, and is of the share of the worker `owner`. Chunks are claimed of that
-    share, then of the next worker's, and so on. Return (the run from the next task on, an i1: there is a next task),
-    LLVM values.
+    share, then of the next worker's, and so on. `divide` emits the division of tasks anew, which so takes no registers
+    in between; None: no task is dynamic. Return (the run from the next task on, an i1: there is a next task), LLVM
+    values.
     """
     following = w.value(f"add i64 {task}, {step}")
     has_more = w.value(f"icmp slt i64 {following}, {end}")
-    if shares.dynamic == "0":
+    if divide is None:
         return TaskRun(following, end, step, owner), has_more
     w.count += 1
     names = ("ended", "look", "claim", "claimed", "next", "task")
@@ -107,6 +111,7 @@ def emit_next_task(w: Writer, shares: TaskShares, task: str, end: str, step: str
     before = w.block
     w.line(f"br i1 {has_more}, label %{done}, label %{ended}")
     w.label(ended)
+    shares = divide()
     exist = w.value(f"icmp sgt i64 {shares.dynamic}, 0")
     w.line(f"br i1 {exist}, label %{look}, label %{done}")
     w.label(look)

@@ -31,7 +31,7 @@ from tilewright.ir.loop_types import VectorType
 from tilewright.ir.tensors import TensorType, numbers
 from tilewright.machine import Machine
 from tilewright.targets.cpu import memory, products
-from tilewright.targets.cpu.dynamic_tasks import divide_tasks, emit_next_task, static_tasks
+from tilewright.targets.cpu.dynamic_tasks import TaskShares, divide_tasks, emit_next_task, static_tasks
 from tilewright.targets.cpu.families import family_of
 from tilewright.targets.cpu.family import TileRegisters
 
@@ -599,10 +599,14 @@ class NativeEmitter:
                 w.symbols[r.symbol] = (value, w.scope.depth)
             self.block(op.blocks[0])
 
-        counters = self._task_counters() if self.has_dynamic_tasks else None
-        shares = divide_tasks(w, w.integer(task_count), op.attrs.get("schedule") or "strided", counters)
-        static = static_tasks(w, shares)
-        self._carrying_loop(op.blocks, static, static.end, body, partial(emit_next_task, w, shares))
+        def divide() -> TaskShares:
+            """Emit the division of tasks among workers, and return it."""
+            counters = self._task_counters() if self.has_dynamic_tasks else None
+            return divide_tasks(w, w.integer(task_count), op.attrs.get("schedule") or "strided", counters)
+
+        static = static_tasks(w, divide())
+        next_task = partial(emit_next_task, w, divide if self.has_dynamic_tasks else None)
+        self._carrying_loop(op.blocks, static, static.end, body, next_task)
 
     def _task_counters(self) -> str:
         """Emit the load of the address of the workers' counters of dynamic tasks, and return its LLVM name."""
