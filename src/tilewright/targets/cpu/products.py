@@ -41,12 +41,12 @@ def add_after_multiply(e: NativeEmitter, op: Op) -> None:
 
 def broadcast_to_lanes(e: NativeEmitter, value: Value, lanes: int) -> str:
     """Return the register `value` as an LLVM vector. A scalar is broadcast to `lanes` lanes, and the broadcast is
-    emitted once for each scalar and scope. A vector is returned as it is.
+    emitted once for each scalar, number of lanes and scope. A vector is returned as it is.
     """
     text = e.register(value)
     if e.lanes(value) is not None:
         return text
-    key = ("splat", text)
+    key = ("splat", text, lanes)
     vector_text = e.w.scope.known.get(key)
     if vector_text is None:
         vector_text = e.w.scope.known[key] = e.w.splat(text, element(value.type.dtype), lanes)
