@@ -20,6 +20,7 @@ from unittest import mock
 import numpy as np
 from elf import Image, linked
 
+from tilewright.codegen.entry.abi import COUNTER_BYTES
 from tilewright.compiler import device
 from tilewright.interpret.evaluation import evaluated
 from tilewright.runtime.codegen import HELPER
@@ -126,7 +127,8 @@ class EmulatedKernel(NativeKernel):
         behind = bytes(_BEHIND.get(family, 0))
         places = [image.place(a.tobytes() + behind, at_end=number % 2 == 0) for number, a in enumerate(arrays)]
         scratch = image.place(bytes(room * workers + 4096), at_end=False)
-        block = np.array([*places, scratch, 0, *values], np.uint64)
+        counters = image.place(bytes(COUNTER_BYTES * workers), at_end=False)
+        block = np.array([*places, scratch, 0, counters, *values], np.uint64)
         table = image.place(block.tobytes(), at_end=False)
         roles = [a.type.role for a in self.program.args]
         written = [n for n, role in enumerate(roles) if role != "in"]
