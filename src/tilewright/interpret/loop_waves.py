@@ -449,8 +449,9 @@ def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
     """Execute a multiplication atom on fragments: compute the elements of C += A*B that the lanes of the wave `agent`
     hold.
 
-    `mma_atom` is the atom, which several waves may share. A synchronous atom is executed at once, and None is returned.
-    For an asynchronous atom, return the generator that starts the product.
+    `mma_atom` is the atom. Several waves may execute one atom together; each computes its own elements of C. A
+    synchronous atom is executed at once, and None is returned. For an asynchronous atom, return the generator that
+    starts the product.
     """
     c, a, b = (agent.handles[v] for v in op.operands)
     if not mma_atom.asynchronous:
