@@ -492,9 +492,11 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(conditions)) if conditions else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
-        """Emit the job along the vector axis: full vectors, in a loop if there are many, then a masked or shorter
-        vector for the rest. If the job copies bf16, the shorter vector is divided into powers of two. Emit one element
-        if there is no vector axis. `known` is {axis: value} for all other axes.
+        """Emit the job along the vector axis: full vectors, in a loop if there are many, then a vector for the rest.
+        Emit one element if there is no vector axis. `known` is {axis: value} for all other axes.
+
+        The vector for the rest is masked if the extent is known only at the call, else it is shorter. If the job copies
+        bf16, the shorter vector is divided into powers of two.
         """
         if self.vector is None:
             self._step(job, known, None, 1)
