@@ -50,9 +50,10 @@ def upcast(layout: Any, count: int) -> Any:
 def downcast(layout: Any, count: int) -> Any:
     """Return the layout of the same bytes seen as elements `count` times as small: offsets are multiplied by `count`.
 
-    One mode of stride 1 or -1 becomes `count` times as long and keeps its stride: the first with more than one element,
-    or the first if all have one. If there is none, no mode becomes longer. The strides of the other modes are
-    multiplied by `count`.
+    The first mode of stride 1 or -1 with more than one element becomes `count` times as long and keeps its stride. If
+    each such mode has one element, the first mode of stride 1 or -1 and extent 1 becomes longer; if there is none, no
+    mode does. The strides of all other modes are multiplied by `count`. In a composed layout, the outer function, the
+    offset and the inner layout are each recast.
 
     Post-condition, for a layout L: the result takes the values count * L(i) + j, j < count, if some stride is 1 and
     none is negative.

@@ -518,8 +518,8 @@ class View:
         return coordinate_of, conditions
 
     def access(self, **axes: Any) -> Access:
-        """Return the access to the viewed tensor: its coordinates and bounds, as expressions of one axis for each
-        dimension.
+        """Return the access to the viewed tensor: its coordinates, and the conditions for being in bounds. Both are
+        expressions of axes, one for each dimension of the view.
 
         `axes` may give axis symbols by dimension name, to share axes between accesses; their extents are not compared
         with the dimensions. A dimension without a given axis gets a new one of the same name and extent. Digits

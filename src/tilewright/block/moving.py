@@ -29,10 +29,11 @@ def shared(
 ) -> Tensor:
     """Emit one `alloc` and return it: an uninitialised tensor in shared memory with element type `kind`.
 
-    `layout` is a shape (row-major), a flat `Layout` with strides, or a `ComposedLayout` of a swizzle and a flat layout.
-    `strides` (in elements, one for each dimension of a shape) and `swizzle` may be given separately. `size` is the
-    number of bytes to reserve (None: as many as the tensor needs). Raise a ProgramError for a nested layout or one with
-    an offset, and a DimensionMismatch for another number of strides.
+    `layout` is a shape (row-major), a flat `Layout`, or a `ComposedLayout` of a swizzle and a flat layout. For a shape,
+    `strides` gives a stride for each dimension, in elements; a `Layout` has strides of its own, which replace
+    `strides`. `swizzle` is a `Swizzle` or its numbers (bits, base, shift); the swizzle of a `ComposedLayout` replaces
+    it. `size` is the number of bytes to reserve (None: as many as the tensor needs). Raise a ProgramError for a nested
+    layout or one with an offset, and a DimensionMismatch for another number of strides.
     """
     extents: Any = None if isinstance(layout, Layout | ComposedLayout) else as_tuple(layout)
     if isinstance(layout, ComposedLayout):

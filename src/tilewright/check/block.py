@@ -500,8 +500,8 @@ def _equal_up_to_group_stride(offsets: Array, table: Array) -> bool:
     """True if the element offsets `offsets` and `table` (arrays over rows and columns) are equal, or differ only in the
     stride between groups of eight along the slower axis.
 
-    The slower axis is that with the larger stride in `table`. In `offsets`, the stride between groups must be constant
-    and a multiple of 64 elements, and the extent along the axis a multiple of 8.
+    Both arrays begin at offset 0. The slower axis is that with the larger stride in `table`. In `offsets`, the stride
+    between groups must be constant and a multiple of 64 elements, and the extent along the axis a multiple of 8.
     """
     if np.array_equal(offsets, table):
         return True

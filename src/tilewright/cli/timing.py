@@ -112,7 +112,9 @@ class Gate:
         return min(self.kept(side), default=None)
 
     def shortest(self, side: str) -> float | None:
-        """Return the smallest value of all samples of `side`, valid or not; None if there are none."""
+        """Return the smallest value of all samples of `side`, such as "ours", valid or not (see `kept`). Samples whose
+        value is None do not count; None if there are no others.
+        """
         return min((s.value for s in self.samples.get(side, []) if s.value is not None), default=None)
 
     def take(

@@ -35,7 +35,8 @@ def known_names(program: Program, kernel: Any, bindings: Mapping[Expr, Any]) -> 
 
 
 def refuse_unknown(name: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise ArgumentError for the first name in `given` that is neither in `known` nor one of Wave's tuning symbols.
+    """Raise ArgumentError for the first name in `given` that is neither in `known` nor a tuning symbol of Wave (KNOBS),
+    such as MMA_DELAY, which has no effect here.
 
     `name` is the kernel's name in the message.
     """

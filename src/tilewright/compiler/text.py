@@ -309,10 +309,11 @@ class TextExecutable:
         return array_of(argument, where) if isinstance(self.device, GpuDevice) else as_array(argument, where)
 
     def _check_written(self, arrays: Mapping[str, Any]) -> None:
-        """Raise ArgumentError if an array that is written is a read-only numpy array, has overlapping elements, or
-        shares memory with another argument.
+        """Raise ArgumentError if an array that is written shares memory with another argument; a numpy array also if it
+        is read-only or has overlapping elements.
 
-        `arrays` is {argument name: array}. Arguments of all roles but "in" are written.
+        `arrays` is {argument name: array}; arguments that it lacks are not checked. Arguments of all roles but "in" are
+        written.
         """
         written = [a.name or "" for a in self.main.args if a.type.role != "in" and a.name in arrays]
         for name in written:

@@ -141,11 +141,11 @@ class HaloKernel:
     def _check_axes(self) -> None:
         """Raise an ArgumentError unless the plan splits each dimension as halo tiles need.
 
-        - A workgroup has the MMA's tile of N, and one element of each dimension of C that is neither N nor in M.
-        - Filter taps and K are loops, or whole.
+        - A task has the MMA's tile of N, and one element of each dimension of C that is neither N nor a digit of M.
+        - Each dimension that C does not have, such as K and the filter taps, has one loop or is whole.
         - Each axis has the extent of its dimension, and the axis of M has the digits of M. There are no other axes.
         - `grid` has the axes with a task, in any order. `loops` has K before the filter taps, in their order.
-        - The plan has no line on overlap or waves.
+        - The plan has neither a line on overlap nor one that states more than one wave.
         """
         plan, size = self.plan, numbers_of(self.sizes)
         named = {axis.name: axis for axis in plan.axes}

@@ -44,8 +44,8 @@ class LaneRows:
         impossible.
 
         It is impossible if M is not exactly one dimension, if the author states tiles, if M has no digits (mixed-radix
-        parts), or if the grid cannot split them. `product` is the MMA as lanes compute it. The program of `request`
-        must be over whole dimensions.
+        parts), or if the grid cannot split a digit of several elements. `product` is the MMA as lanes compute it. The
+        program of `request` must be over whole dimensions.
         """
         program, free = request.program, request.free
         if len(product.rows) != 1:

@@ -81,10 +81,10 @@ def _best_plan(forms: RequestForms, between: str = "") -> BoundPlan:
 
 
 def _plan_of_grid(request: Request) -> BoundPlan:
-    """Return the plan of a grid program, whose workgroups the author states, bound to its kernel, with notes for
+    """Return the BoundPlan of a grid program, whose workgroups the author states: the plan, its kernels, and notes for
     `explain`.
 
-    The plan is stated to launch early if the machine has early launches. It has no predicted time.
+    The plan says `launch early` if the machine has early launches. It has no predicted time.
     """
     machine, name = request.machine, request.program.name
     plan = plan_of_grid(request.program, request.sizes, machine, request.free, request.open_extents)

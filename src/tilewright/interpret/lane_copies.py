@@ -25,7 +25,7 @@ def copy_lanes(agent: Agent, op: Op) -> Steps:
     The copy is executed later, when the scheduler chooses; the next `land` names the barrier that waits for the copy. A
     lane for which the attribute `when` is false copies nothing; an element for which `inside` is false becomes zero.
     Raise OutOfBoundsFault if another element is outside of the source tensor, and ProtocolFault if a lane's elements
-    are no aligned run. A generator that yields where other waves may run.
+    are no aligned run. The generator yields once at first, so that other waves may run.
     """
     yield None
     tensor, shared = (agent.handles[v] for v in op.operands)
@@ -96,7 +96,7 @@ def land(agent: Agent, op: Op) -> Steps:
     """Execute a `land` of the wave `agent`: the current phase of a barrier waits for all per-lane copies of the wave
     that are in flight. Copies that have finished since the last `land` are ordered before the end of the phase.
 
-    A generator that yields where other waves may run.
+    The generator yields once at first, so that other waves may run.
     """
     yield None
     lane_order.act(agent)

@@ -179,8 +179,8 @@ def load(agent: Agent, op: Op) -> Steps:
     """Execute a `load` of the wave `agent`: set the vector, operand 0, to elements of the memory, operand 1, one for
     each active lane.
 
-    Inactive lanes get the number in the attribute `otherwise` (0 without the attribute). A generator that yields where
-    other waves may run.
+    Inactive lanes get the number in the attribute `otherwise` (0 without the attribute). The generator yields once at
+    first, so that other waves may run.
     """
     yield None
     target, memory = (agent.handles[v] for v in op.operands)
@@ -199,7 +199,7 @@ def store(agent: Agent, op: Op) -> Steps:
     """Execute a `store` of the wave `agent`: write one element of the vector, operand 0, to the memory, operand 1, for
     each active lane.
 
-    A generator that yields where other waves may run.
+    The generator yields once at first, so that other waves may run.
     """
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
@@ -339,7 +339,7 @@ def atomic(agent: Agent, op: Op) -> Steps:
     """Execute an `atomic` of the wave `agent`: combine the vector, operand 0, into the memory, operand 1. The vector is
     one number, or has one element for each active lane.
 
-    A generator that yields where other waves may run.
+    The generator yields once at first, so that other waves may run.
     """
     yield None
     source, memory = (agent.handles[v] for v in op.operands)
@@ -389,7 +389,7 @@ def fetch(agent: Agent, op: Op) -> Steps:
     """Execute a `fetch` of the wave `agent`: bind a symbol to an integer that is read from the memory, operand 0, for
     use in addresses.
 
-    A generator that yields where other waves may run.
+    The generator yields once at first, so that other waves may run.
     """
     yield None
     memory = agent.handles[op.operands[0]]
@@ -402,7 +402,7 @@ def while_(agent: Agent, op: Op) -> Steps:
     """Execute a `while` of the wave `agent`: run the body as long as the vector, operand 0, has an element other than
     zero.
 
-    Raise ProgramError after a million iterations. A generator that yields where other waves may run.
+    Raise ProgramError after a million iterations. The generator yields where other waves may run.
     """
     for _ in range(1_000_000):
         if not agent.handles[op.operands[0]].read(op).any():

@@ -143,7 +143,7 @@ def arrive(agent: Agent, op: Op) -> Steps:
     """Execute an `arrive` of the wave `agent`: count one arrival at a barrier of its workgroup.
 
     With the attribute `everywhere`, count it in each workgroup of the cluster. Raise RaceFault if the lanes have not
-    synchronised. A generator that yields where other waves may run.
+    synchronised. The generator yields where other waves may run.
     """
     yield None
     lane_order.require_met(agent, op)
@@ -180,7 +180,7 @@ def expect(agent: Agent, op: Op) -> Steps:
     """Execute an `expect` of the wave `agent`: the current phase of a barrier also waits for a number of bytes to be
     copied (the attribute `bytes`). Raise RaceFault if lanes may still wait for a phase of a barrier.
 
-    A generator that yields where other waves may run.
+    The generator yields once at first, so that other waves may run.
     """
     yield None
     lane_order.require_passed(agent, op)
@@ -367,7 +367,7 @@ def copy_in(agent: Agent, op: Op) -> Steps:
     The operands are the argument, the shared memory and a list of barriers. With the attribute `multicast` the copy
     goes to each workgroup of the cluster. The copy is executed later, when the scheduler chooses; then a barrier counts
     its bytes. Elements out of bounds become zeros; raise OutOfBoundsFault for a coordinate out of bounds that is not
-    marked with ?. A generator that yields where other waves may run.
+    marked with ?. The generator yields where other waves may run.
     """
     yield None
     lane_order.require_passed(agent, op)
@@ -395,10 +395,10 @@ def copy_in(agent: Agent, op: Op) -> Steps:
 def copy_out(agent: Agent, op: Op) -> Steps:
     """Start a `copy_out` of the wave `agent`: an asynchronous copy of a box from shared memory to an argument.
 
-    The operands are the shared memory and the argument. The copy is executed later, when the scheduler chooses. The
-    next `seal` puts the copy into a group, for which `drain` waits. Elements out of bounds are not written; raise
-    OutOfBoundsFault for a coordinate out of bounds that is not marked with ?. Raise RaceFault if a store to the box was
-    not fenced. A generator that yields where other waves may run.
+    The operands are the shared memory and the argument. The generator yields once at first, so that other waves may
+    run. The copy is executed later, when the scheduler chooses. The next `seal` puts the copy into a group, for which
+    `drain` waits. Elements out of bounds are not written; raise OutOfBoundsFault for a coordinate out of bounds that is
+    not marked with ?. Raise RaceFault if a store to the box was not fenced.
     """
     yield None
     shared, tensor = (agent.handles[v] for v in op.operands)
@@ -449,8 +449,9 @@ def product(agent: Agent, op: Op, mma_atom: Any) -> Steps | None:
     """Execute a multiplication atom on fragments: compute the elements of C += A*B that the lanes of the wave `agent`
     hold.
 
-    `mma_atom` is the atom, which several waves may share. A synchronous atom is executed at once, and None is returned.
-    For an asynchronous atom, return the generator that starts the product.
+    `mma_atom` is the atom. Several waves may execute one atom together; each computes its own elements of C. A
+    synchronous atom is executed at once, and None is returned. For an asynchronous atom, return the generator that
+    starts the product.
     """
     c, a, b = (agent.handles[v] for v in op.operands)
     if not mma_atom.asynchronous:
@@ -463,7 +464,8 @@ def _start_product(agent: Agent, op: Op, mma_atom: Any, handles: tuple[Any, Any,
     """Start the product of an asynchronous atom, which is executed later, when the scheduler chooses.
 
     `handles` are the operands C, A and B. Raise RaceFault if a store to an operand in shared memory was not fenced, or
-    if another product still writes the registers of A or B. A generator that yields where other waves may run.
+    if another product still writes the registers of A or B. The generator yields once at first, so that other waves may
+    run.
     """
     yield None
     lane_order.go_on(agent)

@@ -26,8 +26,8 @@ _VALUE = re.compile(r"%(\w+)")
 def parse_program(text: str, levels: Mapping[str, Level]) -> Program:
     """Parse `text`, which must hold exactly one program, and return the program.
 
-    `levels` is {level name with which the text may begin, such as "tile": level}. Raise ParseError or ProgramError if
-    the text is not valid.
+    `levels` is {name: level}; the text begins with one of these names, such as "tile". Raise ParseError or ProgramError
+    if the text is not valid.
     """
     (program,) = parse_programs(text, levels, most=1)
     return program

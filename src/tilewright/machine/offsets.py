@@ -116,8 +116,9 @@ class Offsets:
         memory.
 
         `some` and `others` are arrays of element numbers of the box; offset[some] - offset[others] must equal `steps`,
-        in elements. The conditions cover all loop iterations. A false condition has the message `reason`. Raise Refused
-        with this message if no sizes satisfy the conditions.
+        in elements. The conditions cover all loop iterations. `reason` is the message for a false condition. Raise
+        Refused with this message, while the conditions are iterated, if a distance is constant and wrong. It is not
+        checked whether the conditions contradict each other.
         """
         differences = [t[some] - t[others] for t in self.offset.parts.values()]
         shape = np.broadcast_shapes(some.shape, others.shape, np.shape(steps))
@@ -152,12 +153,16 @@ class Offsets:
                 break
 
     def inside(self, count: int, reason: str) -> Iterator[Condition]:
-        """Yield the conditions on open sizes (known only at the call) under which all elements of the box are in
-        bounds.
+        """Yield the conditions on open sizes (known only at the call) under which all elements of the box are in bounds
+        of the view.
 
-        A dimension that is provably in bounds gives none. A dimension that is out of bounds only because its extent is
-        rounded up to `count` gives the condition that the extent is a multiple of `count`. Raise Refused, with a
-        message that ends in `reason`, if elements may be out of bounds in any other way, or if the view has `ends`.
+        A dimension gives no condition if the view says that it cannot be out of bounds (`may_leave` is False), or if it
+        is provably in bounds. A dimension that is out of bounds only because its extent is rounded up to `count` gives
+        the condition that the extent is a multiple of `count`; for a constant extent that is no multiple, this is the
+        constant 0.
+
+        Raise Refused, while the conditions are iterated, if elements may be out of bounds in any other way, or if the
+        view has `ends` (bounds inside those of its tensor). The message ends in `reason`.
         """
         self.need_no_ends(reason)
         for d, (coordinate, extent) in enumerate(zip(self.view.coordinates, self.view.shape, strict=True)):

@@ -210,7 +210,8 @@ class _PipelinedKernel:
         """Raise an ArgumentError if the plan states a loop over a dimension that this kernel has no loop over.
 
         The kernel has loops over the dimensions in `loop_tiles`, over the reduction dimensions of MMAs, and over an N
-        that the grid splits. A stated loop tile as long as the extent of a task (one workgroup's tile) is no error.
+        that the grid splits. A stated loop tile at least as long as the extent of a task (one workgroup's tile) is no
+        error.
         """
         iterated = {*self.bound.loop_tiles, *(d for axes in self.bound.mma_axes.values() for d in (axes.k, *axes.deep))}
         iterated |= {axes.n for axes in self.bound.mma_axes.values() if axes.n in self.bound.widths}

@@ -111,11 +111,12 @@ def _vector_instructions(space: Contraction, blocking: Blocking, shape: TaskShap
 
 
 def _lane_instructions(space: Contraction, blocking: Blocking, shape: TaskShape) -> int:
-    """Return the estimated number of instructions with vectors along a digit that A, B and the result share.
+    """Return the estimated length of the code, in instructions, for a contraction with a digit (mixed-radix part) that
+    A, B and the result share, as in a depthwise convolution. Vectors run along this digit.
 
     `space` is the contraction, `blocking` its tile sizes and splits of K, `shape` the accumulator tiles of a task. The
-    number grows with unrolled filter taps and with peeled accumulator tiles; none is peeled if tasks split image lines.
-    The last tile along the digit may be narrower, with code of its own.
+    code is longer with unrolled filter taps and with peeled accumulator tiles; none is peeled if tasks split image
+    lines. The last tile along the digit may be narrower, with code of its own.
     """
     unrolled = prod(size(space.summed(s.digit)) for s in blocking.steps if s.is_unrolled)
     peeled = 0 if shape.row_tasks > 1 else sum(peeled_blocks(space, blocking.rows))

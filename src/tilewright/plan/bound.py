@@ -407,8 +407,8 @@ class BoundKernel:
     def _line(self, op: Op, side: int) -> ValuePlacement | None:
         """Return the plan's statement on operand A (`side` 0) or B (`side` 1) of the mma `op`; None if there is none.
 
-        The statement of B must say `packed`, that of A must not, because both may read the same argument. An operand
-        that is computed has no statement.
+        Both operands may read the same argument: a statement with the form `packed` is on B, any other is on A. An
+        operand that is computed has no statement.
         """
         read = self._read(op, side)
         name = None if read is None else read.operands[0].name

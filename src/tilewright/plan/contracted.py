@@ -108,10 +108,10 @@ def _why_not_elementwise(facts: Facts, product: ProductFacts, write: ValueFacts)
 
 
 def _why_not_pointwise(facts: Facts, node: ValueFacts) -> str:
-    """Return text: why one value of an epilogue cannot be computed element by element; empty text if it can.
+    """Return text: why the value `node` of an epilogue cannot be computed element by element; empty text if it can.
 
-    Elementwise operations, casts and broadcasts can, and constants whose number is known. `node` is the value in the
-    graph of the analysed program `facts`.
+    These values can: results of broadcasts, casts, selects and of arithmetic and comparisons that exist for their type;
+    and constants whose number is known. `facts` is the analysed program, whose graph has the value.
     """
     op = node.source
     if op is None or op.blocks:

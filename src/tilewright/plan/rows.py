@@ -348,10 +348,13 @@ def _elementwise_widths(
     """Return ({dimension: extent of a task}, number of waves per task) of an elementwise program.
 
     A task is one tile of the grid; waves are warps. If accesses are contiguous along different dimensions (a
-    transpose), a task is a tile along these dimensions. Otherwise a task has as many elements as its lanes hold at
-    once, or fewer, so that every core has a task. `widths` maps each dimension that the grid may split to the largest
-    extent of a task. `element_size` is the number of bytes of the smallest element, and a wave holds `wave_elements`
-    elements in registers. `size(d)` evaluates the extent of a dimension d.
+    transpose), a task is a tile along these dimensions. Otherwise a task has about as many elements as its lanes hold
+    at once, or fewer, so that every core has a task, but not fewer than a few for each lane. Contiguous dimensions are
+    split last.
+
+    `widths` maps each dimension that the grid may split to the largest extent of a task. `element_size` is the number
+    of bytes of the smallest element, and a wave holds `wave_elements` elements in registers. `size(d)` evaluates the
+    extent of a dimension d.
     """
     tasks, word, tile_bytes = machine.row_tasks, machine.register_file.word_bytes, machine.lane_access.transposed_bytes
     max_waves, lanes = min(machine.waves, tasks.most_waves), machine.lanes or 1

@@ -125,8 +125,10 @@ def _start_from_zero(program: Program, products: Collection[Op], makers: Mapping
 
 
 def tiles_that_fit(task: TileTask, machine: Machine) -> Iterator[tuple[int, int]]:
-    """Yield (rows, columns), in elements, of each accumulator tile such that tile registers hold those of all MMAs, and
-    the operands of one of them. Smaller tiles than the largest ones are left out.
+    """Yield (rows, columns), in elements, of the largest accumulator tiles that fit: the tile registers hold one tile
+    for each MMA, and the operands of one MMA.
+
+    A tile is yielded if neither one more register row nor one more register column fits.
     """
     m, n, _ = task.atom.shape
     sides = range(1, machine.limits.tile_registers)

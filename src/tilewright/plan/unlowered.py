@@ -23,7 +23,8 @@ def refuse_unlowered(plan: Schedule) -> None:
 def unlowered(plan: Schedule) -> Iterator[tuple[str, str]]:
     """Yield (statement as text, feature that it needs) for each statement that the lowering does not support.
 
-    A statement is yielded once for each of its features. The plan of a second kernel is included.
+    A statement is yielded once for each of its features, but a statement on a value only for the first one. The plan of
+    a second kernel is included.
     """
     for axis in plan.axes:
         for cut in axis.splits:

@@ -85,9 +85,10 @@ class Settings:
 def read_batch(text: str) -> Iterator[tuple[Settings, Problem]]:
     """Yield (settings, problem) for each problem of a batch file, in the order of the file; `text` is the file's text.
 
-    Options with several values, such as `--dt=f32,bf16`, give each problem once for each combination. If the option
-    `mb` is set, problems have its batch size. Raise ParseError, with the line, for malformed text; problems before the
-    fault have been yielded by then.
+    An option holds for all problems after it, until it is set again; `--reset` restores all defaults. Options with
+    several values, such as `--dt=f32,bf16`, give each problem once for each combination. If the option `mb` is set,
+    problems have its batch size. Raise ParseError, with the line, for malformed text; problems before the fault have
+    been yielded by then.
 
     >>> for settings, problem in read_batch("--mb=1,4 ic3ih8oc8kh3 # first\\n --dir=BWD_D  ic8ih6oc8kh3ph1"):
     ...     print(settings.direction, problem)

@@ -410,7 +410,8 @@ class _Phases(Rewriter):
         """Return the memory coordinates of the read or write `op` as expressions of the new indices, with numbers for
         sizes.
 
-        The new indices are element, phase, offset and tap.
+        The new indices replace the two indices of the congruence: the element within a phase, the phase, the offset,
+        and the tap (see `_Numbers`).
         """
         kind, over, at = places(op)
         images = Substitution({s: self.at[d] for d, s in zip(kind.dims, over, strict=True) if d in self.at})

@@ -67,7 +67,7 @@ class Rewriter:
     def op(self, op: Op) -> Op:
         """Return the rewritten operation `op`, with rewritten operands, result types, attributes and blocks.
 
-        Also record its results in `self.values`.
+        Also record its results, and the arguments of its blocks, in `self.values`.
         """
         blocks = []
         for block in op.blocks:

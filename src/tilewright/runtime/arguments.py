@@ -75,9 +75,10 @@ class Arguments:
     def _allocate(self, shape: tuple[int, ...], value: Value) -> Any:
         """Allocate an array with the extents `shape` for the output `value`, and return it.
 
-        If an argument is a DeviceArray, the array is on the GPU of the first such argument, uninitialised. Otherwise it
-        is a numpy array, filled with zeros unless `self.near` is None and `value` is in `self.whole` (the program
-        writes all of it).
+        If arguments may be on a GPU (`self.near` is not None) and one is a DeviceArray, the array is uninitialised, on
+        the GPU of the first such argument. Otherwise it is a numpy array. It is filled with zeros if arguments may be
+        on a GPU, or if the program does not write all of the output (`value` is not in `self.whole`); else it is
+        uninitialised.
         """
         dtype: DType = value.type.dtype
         if self.near is not None:

@@ -43,9 +43,11 @@ class Exchange:
 
 
 def exchange_of(kind: Any) -> Exchange | None:
-    """Return the addresses of the DLPack exchange functions of `kind`, an array class such as torch.Tensor.
+    """Return the addresses of two DLPack exchange functions, `look` and `current_stream`, of `kind`, an array class
+    such as torch.Tensor.
 
-    Return None if the class has none, or none of this major version of DLPack.
+    Return None if the class has no exchange functions, or none of this major version of DLPack, or if one of the two is
+    missing.
 
     >>> exchange_of(int) is None
     True

@@ -93,8 +93,9 @@ class OperatorCalls(OperatorCache):
         """Return `compute(*args)`, the operator's result, and record its kernel launch for later calls, if possible.
 
         `key` is `argument_key(args)`. If a call cannot be recorded, its key is remembered, and later calls with this
-        key are only computed. While a call is recorded, `compute` gets copies of tensors that begin at the address of a
-        later argument. The caller has checked `args`.
+        key are only computed. All such keys are forgotten when there are MOST of them and another one comes. While a
+        call is recorded, `compute` gets copies of tensors that begin at the address of a later argument. The caller has
+        checked `args`.
         """
         if not self._is_learnable(key, args):
             return compute(*args)

@@ -46,8 +46,9 @@ def with_joint_loops(program: Program, loads: Mapping[Op, str]) -> tuple[Program
 
 def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
     """Fuse, in place, the first two consecutive loops of `block` that can be fused and load the same tile, and return
-    True. Return False if there are none. `loads`, {copy to shared memory: its kind}, is updated: copies of the second
-    loop are replaced by their clones in the fused loop, or removed.
+    True. Return False if there are none. Operations between the two loops then come before the fused loop. `loads`,
+    {copy to shared memory: its kind}, is updated: copies of the second loop are replaced by their clones in the fused
+    loop, or removed.
     """
     loops = [n for n, op in enumerate(block.ops) if op.name == "for"]
     for first, second in pairwise(loops):

@@ -289,7 +289,7 @@ def _cell_starts(axis: PictureAxis, cell: float, start: float) -> list[float]:
 
 def _gap(weight: int) -> float:
     """Return the width of the gap between two cells. `weight` is the weight of the line in the gap; 0 means a narrow
-    gap without a line.
+    gap without a line. Weights above 3 give the width for 3.
     """
     return _GAP + 2 + 2 * min(weight, 3) if weight else _GAP
 

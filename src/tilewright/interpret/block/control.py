@@ -411,12 +411,12 @@ def commit(agent: Agent, op: Op) -> Steps:
 
 
 def wait(agent: Agent, op: Op) -> Steps:
-    """Execute `op`, a `wait`, for the wave `agent`: wait until the wave's next fill (one use of a stage) is full, and
-    take the fill for reading.
+    """Execute `op`, a `wait`, for the wave `agent`: wait until the wave's next fill is full, and take the fill for
+    reading.
 
-    The results of `op` are bound to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer.
-    Raise it too if the previous fill of the stage is not full yet: on a machine, the parity of a barrier does not
-    distinguish these two fills.
+    A fill is one use of a stage. The generator yields once, a Waiting for this fill. Then the results of `op` are bound
+    to the tensors of the stage. Raise a ProtocolFault in a role that is not the consumer. Raise it too if the previous
+    fill of the stage is not full yet: on a machine, the parity of a barrier does not distinguish these two fills.
     """
     ring: Channel = agent.handles[op.operands[0]]
     _require_role(agent, op, ring, "consumer")

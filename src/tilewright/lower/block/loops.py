@@ -179,14 +179,17 @@ def _results(storage: Storage, op: Op, carried: list[Carried]) -> tuple[Tile, ..
 
 
 def _tile(low: Lowering, op: Op, axis: Expr, length: Size) -> Size:
-    """Return the number of elements that one iteration of the loop `op` covers; its `axis` has `length` elements here.
+    """Return the number of elements that one iteration of the loop `op` covers. `axis` is the loop's axis, and `length`
+    its extent here. The first rule that applies decides:
 
-    For a loop whose result does not depend on the tile size (`op` in `low.free`), it is the plan's tile size or a
-    default. But it is `length` if the loop only adds products, `length` is known only at the call, and no constraint
-    states a known tile size.
+    - The result does not depend on the tile size (`op` in `low.free`), the loop only adds products, `length` is known
+      only at the call, and no constraint states a known tile size: `length`.
+    - The result does not depend on the tile size: the plan's tile size. If the plan has none, all of a short axis (at
+      most WHOLE elements; at least 1), and CHOSEN on a longer one.
+    - A constraint states a tile size: that size.
+    - The operation says that any tile size is legal (attribute `any_tile`): `length`, at least 1.
 
-    For other loops it is the tile size that a constraint states. Without one, it is `length` if the program allows any
-    tile size; else raise a ProgramError.
+    Raise a ProgramError if no rule applies, or if the size that decides is stated, but no number before the call.
     """
     if op in low.free:
         tile = tiling_attrs(low.program, axis).get("tile")

@@ -42,8 +42,8 @@ def kept(low: Lowering, op: Op, value: Value, tile: Tile) -> Tile:
 
 
 def simple(storage: Storage, value: Value, light: int = 2) -> Tile:
-    """Return the Tile of `value`, stored first by emitted code if its formula costs more than `light` simple
-    instructions.
+    """Return the Tile of `value`, stored first by emitted code if its formula loads elements and costs more than
+    `light` simple instructions.
 
     A stored Tile replaces the old one in `storage.env`. The caller may use the formula of the returned Tile several
     times.

@@ -150,10 +150,10 @@ def _transposed(low: Lowering, write: Write, atom: CopyAtom, held: Value) -> boo
 
 
 def _images(scope: TileScope, write: Write, moved: Mapping[Expr, Expr]) -> Substitution:
-    """Return the substitution of the coordinate symbols of a write: each becomes the first index of its part, plus
-    moved[d].
+    """Return the substitution that replaces the coordinate symbol of each dimension d by the first index of the part
+    that `write` writes along d, plus moved[d].
 
-    `moved` is {dimension d: index within its part}; a missing index is 0.
+    `moved` is {dimension: index within the written part}; a missing index is 0.
     """
     return Substitution({scope.coordinate(d): part[0] + moved.get(d, as_expr(0)) for d, part in write.parts.items()})
 

@@ -62,9 +62,10 @@ def conditions_of(low: Lowering, op: Op, dims: tuple[Expr, ...]) -> Iterator[Exp
 class Write:
     """A write or an atomic: the part of the tile that is written, its coordinates in memory, and the conditions.
 
-    `parts` maps dimensions to (first index, extent). `at` are the memory coordinates, as expressions of the iterators
-    `over`; `marks` says of each whether it may be out of bounds. `where` has the loads on which coordinates depend. If
-    `empty` is True, nothing is written, and only `parts` and `sizes` (the extents) are set.
+    `parts` maps dimensions to (first index, extent). `over` are iterators, one for each dimension of the tile. `at` are
+    the memory coordinates, as expressions of these iterators; `marks` says of each coordinate whether it may be out of
+    bounds. `where` has the loads on which coordinates depend. If `empty` is True, nothing is written, and only `parts`
+    and `sizes` (the extents) are set.
     """
 
     def __init__(self, low: Lowering, op: Op):
@@ -178,12 +179,13 @@ class Write:
         return any(self.low.scope.coordinate(dim) in e.symbols for e in self.access.at)
 
     def attrs(self, over: tuple[Symbol, ...], images: Callable[[Expr], Expr] = lambda e: e) -> dict[str, Any]:
-        """Return the attributes of a scatter, gather or atomic of these elements: {"over": ..., "where": ..., "at":
-        ...}.
+        """Return the attributes of a scatter, gather or atomic of the written elements: {"over": ..., "where": ...,
+        "at": ...}.
 
-        "over" are its iterators `over`. "at" is ((memory coordinate, True if it may be out of bounds), ...). "where" is
-        ((symbol in coordinates, position of its value in the tensor that holds it), ...), or None if there are no such
-        symbols. `images` is applied to every coordinate.
+        "over" is `over`, the operation's iterators. "at" is ((memory coordinate, True if it may be out of bounds),
+        ...). "where" is ((symbol in coordinates, position of its value in the tensor that holds it), ...), or None if
+        there are no such symbols. `images` is applied to every coordinate; it maps the write's own iterators to
+        expressions of `over`.
         """
         where = ((s, tuple(images(self.images(e)) for e in f.at)) for s, f in self.where.items())
         at = tuple((images(e), mark) for e, mark in self.places())
@@ -206,7 +208,9 @@ class Write:
 
 
 def _is_past(low: Lowering, dim: Expr) -> bool:
-    """True if the current block of the dimension `dim` may go past the end of the dimension, or of an image line."""
+    """True if the current block of the dimension `dim` may go past the end of the dimension, or past the end of an
+    image line (if the rows of a task run on from line to line). False only if this is known to be impossible.
+    """
     if dim in low.task.overhanging or dim in low.task.walks:
         return True
     if dim not in low.bound.padded:

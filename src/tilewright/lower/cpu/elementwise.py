@@ -431,12 +431,12 @@ class _Loops:
         self, job: ElementwiseJob, axis: Symbol, later: set[Symbol], known: dict[Symbol, Expr], size: Size
     ) -> tuple[Expr, Expr, frozenset[Expr]] | None:
         """Return (first, end, conditions): at the indices from `first` to `end` (exclusive) along `axis`, all
-        `conditions` hold for every lane of every vector. `conditions` are bounds checks that depend on `axis` and on
-        the vector axis; inside the range they need no mask.
+        `conditions` hold for every lane of every vector, so that vectors need no mask for them.
 
-        `later` are the axes of inner loops, `known` is {axis of an outer loop: value}, and `size` is the extent of
-        `axis`. Return None if there are no such conditions, if there is no vector axis, or if loops are forbidden
-        (`low.straight`).
+        `conditions` are the bounds checks that depend on `axis` and on the vector axis, but not on axes of inner loops
+        (`later`), and that limit `axis` to a range. `job` has the checks that are known to hold; these are left out.
+        `known` is {axis of an outer loop: value}, and `size` is the extent of `axis`. Return None if there are no such
+        conditions, if there is no vector axis, or if loops are forbidden (`low.straight`).
         """
         if self.vector is None or self.low.straight:
             return None
@@ -492,9 +492,11 @@ class _Loops:
         return (lo, maximum(lo, hi), frozenset(conditions)) if conditions else None
 
     def _innermost(self, job: ElementwiseJob, known: dict[Symbol, Expr]) -> None:
-        """Emit the job along the vector axis: full vectors, in a loop if there are many, then a masked or shorter
-        vector for the rest. If the job copies bf16, the shorter vector is divided into powers of two. Emit one element
-        if there is no vector axis. `known` is {axis: value} for all other axes.
+        """Emit the job along the vector axis: full vectors, in a loop if there are many, then a vector for the rest.
+        Emit one element if there is no vector axis. `known` is {axis: value} for all other axes.
+
+        The vector for the rest is masked if the extent is known only at the call, else it is shorter. If the job copies
+        bf16, the shorter vector is divided into powers of two.
         """
         if self.vector is None:
             self._step(job, known, None, 1)

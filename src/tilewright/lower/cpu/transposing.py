@@ -37,11 +37,15 @@ def transpose_of(
     shape: tuple[Size, ...], axes: tuple[Symbol, ...], target: TensorAddress, source: TensorAddress, lanes: int
 ) -> VectorTranspose | None:
     """Return the axes and the tile size (VectorTranspose) for a copy from a source that is contiguous along another
-    axis than its target. The copy goes from the address `source` to the address `target`, over `axes` with extents
-    `shape`; `lanes` is the number of elements of a vector.
+    axis than its target. What is contiguous may be elements, or runs: if source and target are both contiguous along
+    one axis, its elements are a run.
 
-    Return None if both are contiguous along the same axis, if one is contiguous along no axis, if an extent is not
-    constant, if a bounds check is needed, or if extents have no suitable power of two as a divisor.
+    The copy goes from the address `source` to the address `target`, over `axes` with extents `shape`; `lanes` is the
+    number of elements of a vector.
+
+    Return None if elements or runs are contiguous along the same axis in both, if they are contiguous along no axis in
+    one, if an extent is not constant, if a bounds check is needed, or if extents have no suitable power of two as a
+    divisor.
     """
     if target.conditions or source.conditions or not all(isinstance(n, int) for n in shape):
         return None

@@ -82,8 +82,11 @@ def _bytes(value: Value) -> int:
 
 def _uses(body: Block) -> Iterator[_Use]:
     """Yield a _Use for each operation in `body` and in the blocks inside it, in program order; an operation comes
-    before those inside its blocks. A _Use has the operation, the conditions around it, and the number of elements that
-    it moves.
+    before those inside its blocks.
+
+    A _Use has the operation, the conditions around it, the number of elements that it moves in all tasks (None:
+    unknown), and the number of earlier operations that change memory or wait; the end of each inner block counts as one
+    of these.
     """
     pauses = 0
 

@@ -104,7 +104,8 @@ def _all(conditions: list[Expr]) -> Expr:
 
 def _body(low: WaveLowering, op: Op, once: bool = False) -> None:
     """Lower all blocks of `op`, a loop or `tasks`, into the block being written. `once` says that they run exactly once
-    there, as in an unrolled loop. Afterwards `low.meaning` is as before.
+    there, as in an unrolled loop. Symbols that the blocks define have no meaning afterwards: `low.meaning`, {symbol:
+    expression that replaces it}, is as before.
     """
     before = low.meaning
     for block in op.blocks:

@@ -349,9 +349,11 @@ def _for_each_indexed_element(
 
 
 def _condition_attrs(where: TensorAddress, in_bounds: Expr | None, otherwise: Any = None) -> dict[str, Any]:
-    """Return the attributes of a load or store under a condition: {"when": condition}, and with "otherwise":
-    `otherwise` if that is not None. The condition is `in_bounds`, if not None, and the bounds conditions of `where`.
-    Return {} if there are none.
+    """Return the attributes of a load or store that happens under a condition: {"when": condition}, or {} if it always
+    happens. If `otherwise`, the value of a load whose condition is false, is not None, {"otherwise": otherwise} is
+    added to the condition.
+
+    The condition is the conjunction of `in_bounds` (None: true) and the bounds conditions of the address `where`.
     """
     condition = conjunction((*(() if in_bounds is None else (in_bounds,)), *where.conditions))
     if condition is None:
@@ -377,9 +379,9 @@ def gather(low: WaveLowering, op: Op) -> None:
 
 
 def scatter(low: WaveLowering, op: Op) -> None:
-    """Lower `scatter` on a GPU: one lane stores each element of the first operand to the second one, at the coordinates
-    that index tensors give. Of several elements with the same coordinates the last one stays; elements out of bounds
-    are not stored.
+    """Lower `scatter` on a GPU: store the elements of the first operand to the second one, at the coordinates that
+    index tensors give. Each element is stored by a single lane. Of several elements with the same coordinates the last
+    one stays; elements out of bounds are not stored.
     """
     memory, tile = in_memory(low, op, 1), in_memory(low, op, 0)
 

@@ -209,11 +209,12 @@ def count_trips(
 ) -> Trips:
     """Count the iterations of a loop that masks leave to each task: return {(kept, partly masked): number of tasks}.
 
-    The loop is over `axis`, `tile` elements per iteration; `masks` are select operations of `program`. A task is one
-    tile of the grid. `kept` is the number of its iterations that have an unmasked element; `partly masked` is how many
-    of these also have a masked one. `rows` maps each dimension of the masks except `axis` to a task's extent. `size(d)`
-    evaluates the extent of a dimension d. Conditions are taken to be linear, and evaluated at the corners of a tile; a
-    condition that depends on data masks nothing.
+    The loop is over `axis`, `tile` elements per iteration. A task is one tile of the grid. `kept` is the number of a
+    task's iterations that have an unmasked element; `partly masked` is how many of these also have a masked one.
+
+    `masks` are select operations of `program`. `rows` maps each dimension of the masks except `axis` to a task's
+    extent. `size(d)` evaluates the extent of a dimension d. Conditions are taken to be linear, and evaluated at the
+    corners of a tile; a condition that depends on data masks nothing.
     """
     dims = [*rows, axis]
     steps = [min(max(1, step), size(d)) for d, step in rows.items()] + [tile]

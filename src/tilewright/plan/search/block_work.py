@@ -262,11 +262,12 @@ def _core_bytes(
 
 
 def _task_staging_cycles(space: Contraction, blocking: Blocking, machine: Machine, shape: TaskShape) -> float:
-    """Return one core's cycles to stage A (copy it to scratch memory) for one task and batch element.
+    """Return one core's cycles to stage A (copy it to scratch memory) for one task and batch element; 0 if `blocking`
+    does not stage A.
 
-    A task is one core's tile. The copy reads A from memory for the share that misses L2, and writes to memory for the
-    share of the staged bytes that L2 cannot hold. `shape` has the task's staged bytes. 0 if `blocking` does not stage
-    A.
+    A task is one core's tile. The cycles are those of the copy, those by which first reads of A from memory are slower
+    than from L2 (for the share that misses L2), and those to write the share of the staged bytes that L2 cannot hold to
+    memory. `shape` has the task's staged bytes.
     """
     if not blocking.stage:
         return 0.0

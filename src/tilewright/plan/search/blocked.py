@@ -130,11 +130,11 @@ def _plan_candidate(
     order: tuple[float, int],
     rewrites: tuple[Rewrite, ...] = (),
 ) -> PlanCandidate:
-    """Wrap a kernel as a PlanCandidate with its cycles: those of the kernel, of its epilogue, and `copies`.
+    """Return a kernel as a PlanCandidate, whose cycles are those of the kernel, of its epilogue, and `copies`.
 
     `copies` are the cycles to prepare operands before the kernel; `rewrites` describe this preparation. `order` is
-    (cycles, rank): the sort key of the candidate has these cycles, with those of the epilogue and `copies` added, and
-    then the rank. `facts` is the analysed program, which has the epilogue's elementwise work.
+    (cycles, rank), from which the sort key follows: (these cycles + those of the epilogue + `copies`, rank). `facts` is
+    the analysed program, which has the epilogue's elementwise work.
     """
     machine = kernel.ranked.machine
     epilogue = sum(

@@ -97,9 +97,11 @@ def task_read_cycles(kernel: UniformKernelSchedule) -> float:
 def task_overhead_cycles(kernel: UniformKernelSchedule) -> float:
     """Return the cycles of one core that a task (one thread's work) takes beside its MMAs, such as stores of tiles.
 
-    It is a fixed time per task, plus a time per accumulator tile. Tiles in tile registers are stored in every iteration
-    of a K loop, which takes time unless the stores are delayed; those in vector registers cost a fixed time, as their
-    stores count with their MMAs. `kernel` is a kernel without a pipeline on a CPU; it must have an MMA.
+    The sum has a fixed time per task, the largest of those of its MMAs, and a time per accumulator tile in every
+    iteration of the loops. For a tile in tile registers, this is a fixed time and the time to store its elements; the
+    stores take no time if they are delayed (`kernel.tile_task` is not None). For a tile in vector registers, it is a
+    fixed time only, as its stores count with its MMAs. `kernel` is a kernel without a pipeline on a CPU; it must have
+    an MMA.
     """
     costs, trips = kernel.machine.costs, _trips(kernel)
     total, store = 0.0, costs.tiles.store if kernel.tile_task is None else 0.0

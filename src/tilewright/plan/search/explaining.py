@@ -96,8 +96,8 @@ def _merge_by_resource(rejected: list[Rejected]) -> list[Rejected]:
 
     A Rejected is a choice of the search with the reason why it was not made. The resource is the text before the colon
     of a reason: "registers: 300 of 240" -> "registers". A merged Rejected has the choice and the reason of the first
-    refusal, and the number of the other refusals. Reasons without a colon, and reasons that the lowering lacks a
-    feature, are not merged.
+    refusal, and the number of the other refusals. Refusals whose reason has no colon, or says that the lowering lacks a
+    feature, are merged only if choice and reason are equal.
     """
     by_resource: dict[str, list[Rejected]] = {}
     for refusal in rejected:

@@ -106,7 +106,8 @@ def _smaller_k_tiles(facts: Facts, tiles: dict[Expr, int]) -> Iterator[dict[Expr
 
 
 def _smaller_tasks(widths: dict[Expr, int]) -> Iterator[dict[Expr, int]]:
-    """Yield NARROWED (6) smaller and smaller choices of {dimension: elements per workgroup}, to save shared memory.
+    """Yield NARROWED (6) choices of {dimension: elements per workgroup}, each smaller than the one before, to save
+    shared memory. When all dimensions have one element, the choice is repeated.
 
     Each choice halves, rounding up, the widest dimension of the one before; the first starts from `widths`: {m: 64, n:
     32} gives {m: 32, n: 32}, then {m: 16, n: 32}. Yields nothing if `widths` is empty.

@@ -168,11 +168,14 @@ def _least_copy_cycles(t: Tiling, placed: OperandPlacement, phases: dict[int, Lo
 
 
 def _least_tasks_per_core(t: Tiling) -> float:
-    """Return a lower bound of the number of workgroups that the busiest core runs one after another, as a float.
+    """Return a lower bound of the number of workgroups that the busiest core runs one after another; it may be a
+    fraction.
 
-    It is workgroups / cores, times the share of work that masks and out-of-bounds operands leave. It is rounded up only
-    if all workgroups do the same work and split-K cannot fill the last round. It is 0 (no bound) if the program's loops
-    carry values and there are fewer workgroups than cores. `t` is the Tiling (tile sizes).
+    It is workgroups / cores, times the share of work that masks leave, and times the share of K iterations that are
+    left when those with an operand out of bounds are skipped (`kept_rounds`); a share from a mask on an MMA replaces
+    both. It is rounded up only if all workgroups do the same work and split-K cannot fill the last round. It is 0 (no
+    bound) if the program's loops carry values and there are fewer workgroups than cores. `t` is the Tiling (tile
+    sizes).
     """
     facts, cores = t.facts, t.machine.limits.cores or 1
     if facts.loops and t.tasks < cores:

@@ -253,10 +253,12 @@ def contiguous_k(facts: Facts, p: OrientedProduct) -> str | None:
 
 
 def _why_not_k_steps(facts: Facts, p: OrientedProduct) -> str:
-    """Return text: why bulk copies cannot load K in steps of whole slabs (rows of shared memory); empty if they can.
+    """Return text: why bulk copies cannot load K in steps of whole slabs; empty if they can.
 
-    They cannot if K is no multiple of a slab and a sliding window reads along K: the last step then finds elements of
-    other windows in memory, not zeros. `facts` is the analysed program.
+    A slab is the elements of K in one row of shared memory. Only the innermost K dimension is tested. Bulk copies
+    cannot load it if it is no multiple of a slab and a sliding window adds its index to that of a dimension that is
+    neither in K nor a batch dimension: the last step then finds elements of other windows in memory, not zeros. `facts`
+    is the analysed program, `p` its MMA.
     """
     k, k_and_batch, slab = p.product.k, p.product.k | p.product.batch, p.atoms[0].slab or 1 if p.atoms else 1
     reads = [facts.nodes[r].place for x in (p.a, p.b) for r in x.reads]

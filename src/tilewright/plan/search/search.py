@@ -229,9 +229,11 @@ def two_kernels(cut: GraphCut, one: PlanCandidate, two: PlanCandidate, machine: 
     """Return one candidate that runs the kernel of `one` and then the kernel of `two`; its cycles are the sum of both.
 
     `cut` (a GraphCut) has the two programs into which the program was split. The split comes first among the
-    candidate's rewrites, before those of `one`; `two` becomes its `then`. On a CPU the cycles to write the values
-    between the kernels, and to read them, are added: its cores have L2 caches of their own. A core reads values that it
-    wrote itself from its L2 cache, if that holds them; with n cores, this is one of n values.
+    candidate's rewrites, before those of `one`; `two` becomes its `then`.
+
+    On a CPU, the cycles to write the values between the kernels and to read them again are added. Each of n cores has
+    its own L2 cache, and reads one of n values that it wrote itself: from this cache, if it holds them. The other
+    values go through memory.
     """
     cycles = one.cycles + two.cycles
     if machine.lanes is None:

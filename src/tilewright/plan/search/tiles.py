@@ -396,11 +396,15 @@ def _tiles_of_size(o: Orientation, c: DimClass, size: int, level: str) -> Iterat
     """Yield AxisTiles of about `size` elements for the class `c`: a run (contiguous flat indices), then boxes.
 
     `c` is a class of dimensions (same role in every MMA); a box is a rectangle over these dimensions; `level` is GRID
-    or LOOP. A class of one dimension has only the run. For several dimensions the run is left out if copies cannot load
-    it, or if masks depend on `c` and `size` does not divide the innermost dimension. At level GRID, the run may then be
-    one within the innermost dimension of the program. If a sliding window reads `c` and `level` is GRID, only boxes
-    with a halo tile (input patch) that one bulk copy loads are yielded. `o` (an Orientation) has the program and its
-    MMAs.
+    or LOOP. `o` (an Orientation) has the program and its MMAs. A class of one dimension has only the run.
+
+    Runs over several dimensions: if `size` covers the class, the run has all of it. A shorter run is left out if masks
+    depend on `c` and `size` does not divide the innermost dimension. It is also left out if copies cannot load it; at
+    level GRID, a run within the innermost dimension of the program then replaces it if copies can load that one.
+
+    Boxes fill the innermost dimensions first, or the outermost. If the innermost dimension is shorter than `size`,
+    another box has all of it and 1 along the others, padded to `size`. If a sliding window reads `c` and `level` is
+    GRID, the only boxes are those with a halo tile (input patch) that one bulk copy loads.
     """
     facts, extents = o.facts, o.facts.extents
     if len(c.dims) == 1 or size >= c.extent:

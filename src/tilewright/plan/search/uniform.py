@@ -91,9 +91,12 @@ def microkernels(facts: Facts, machine: Machine, width: Size, lanes: int | None 
 def count_uniform_work(kernel: UniformKernelSchedule) -> Work:
     """Count the work of a kernel without a pipeline; return a Work: cycles per task, bytes of memory traffic, waits.
 
-    A task is one workgroup's tile (on a CPU one thread's). The waits are summed over the tasks of a core: without MMAs
-    it waits once for its reads; with MMAs each workgroup waits for A and for B in every K step of every accumulator
-    tile. If another kernel packs B of an MMA first, the cycles and bytes of the packing are included.
+    A task is one workgroup's tile (on a CPU one thread's). The waits are the cycles in which a core waits. Without MMAs
+    they are the latency of one copy. With MMAs they are summed over the tasks of a core: a workgroup waits for its
+    operands in every K step of every accumulator tile.
+
+    If another kernel packs B of an MMA first, the waits include the cycles of that kernel. The bytes that it moves are
+    added to the traffic only on a GPU.
     """
     facts, machine, size = kernel.facts, kernel.machine, kernel.facts.number_of
     counts = {d: ceil(size(d) / n) for d, n in kernel.widths.items()}

@@ -52,13 +52,16 @@ class EntryExecutor(ScriptExecutor):
         passing: bool = False,
     ) -> tuple[Callable[[], None], Whole | None]:
         """Return (run, description): a function without parameters that runs the module on `arrays`, and a Whole that
-        describes the launches. Arrays that are not contiguous are copied at each run, and copied back if they are
-        written. Code that runs only once, such as packing of weights, runs now. If the module has no entry, the host
-        executor binds the arrays.
+        describes its launches. If the module has no entry, the host executor binds the arrays; the description may then
+        be None.
 
-        `params` is {name: size}. `kept` is memory from `keep`; it is reused if it fits the entry for these sizes, and
-        the entry's bind function does nothing but fill it. `passing` says that the arrays are used for one call only.
-        Raise ArgumentError if a written array may share memory with another array.
+        Arrays that are not contiguous are copied at each run, and copied back if they are written. The description has
+        the contiguous copies in place of these arrays; it does not say that elements are copied.
+
+        `params` is {name: size}. `kept` is memory from `keep`. It is reused under two conditions: it fits the entry for
+        these sizes, and the entry's bind function does nothing but fill it (`lasting`). Otherwise, code that runs only
+        once, such as packing of weights, runs now. `passing` says that the arrays are used for one call only. Raise
+        ArgumentError if a written array may share memory with another array.
         """
         member = self.member(arrays, params)
         if member is None:

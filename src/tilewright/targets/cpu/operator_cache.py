@@ -133,7 +133,7 @@ def _source_of_result(
 ) -> _Source | None:
     """Return the origin of `array`, which the kernel wrote at the address `at`: the result of the operator that has the
     array's memory, or that was copied from it. Return None if there is no such result, or if a result was copied from
-    an array that is not contiguous or has gaps in memory.
+    an array that is not contiguous, or from a tensor that is not dense (`_in_memory_order`).
 
     `result_at` is {address: number of the result}. The numbers of `results` begin with `first`. `copied_from` is
     {address of a copy: tensor that was copied}.
@@ -151,7 +151,8 @@ def _source_of_result(
 def _in_memory_order(source: Any, copy: Any) -> Dims | None:
     """Return ((extent, stride in `copy`), ...) of the dimensions, sorted by their strides in `source`, largest first.
     `source` and `copy` are tensors of one shape. Dimensions of extent 1 are left out; if all are, the result is ((1,
-    1),). Return None if `source` has gaps in memory. Strides count elements.
+    1),). Return None if `source` is not dense: it has gaps in memory, overlapping elements or broadcast dimensions
+    (stride 0). Strides count elements.
     """
     order = sorted(range(source.dim()), key=lambda n: (-source.stride(n), n))
     dims = [(source.shape[n], copy.stride(n), source.stride(n)) for n in order if source.shape[n] != 1]

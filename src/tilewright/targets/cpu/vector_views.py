@@ -14,8 +14,9 @@ from tilewright.machine.offsets import Offsets
 
 def whole_conditions(request: ViewRequest, width: int, alignment: int = 1) -> Iterator[Condition]:
     """Yield the conditions on symbolic sizes under which full vectors of `width` bytes can do the copy `request`
-    between registers and memory. Addresses must be multiples of `alignment` bytes. Raise Refused, while iterating, if
-    no sizes allow the copy, for example because lanes are not contiguous in memory.
+    between registers and memory. Addresses must be multiples of `alignment` bytes. Raise Refused, while the conditions
+    are iterated, if the copy is known to be impossible for all sizes, for example because lanes are not contiguous in
+    memory.
     """
     elements, memory = _registers(request, width)
     offsets = Offsets.of(memory, request.axes)
@@ -30,8 +31,8 @@ def whole_conditions(request: ViewRequest, width: int, alignment: int = 1) -> It
 def masked_conditions(request: ViewRequest, width: int, sizes: tuple[int, ...]) -> Iterator[Condition]:
     """Yield the conditions on symbolic sizes under which masked vectors of `width` bytes can do the copy `request`
     between registers and memory. The mask excludes elements out of bounds. `sizes` are the element sizes, in bytes,
-    that masks support. Raise Refused, while iterating, if the element size is not in `sizes`, or if no sizes allow the
-    copy.
+    that masks support. Raise Refused, while the conditions are iterated, if the element size is not in `sizes`, or if
+    the copy is known to be impossible for all sizes.
     """
     if request.size not in sizes:
         allowed = " or ".join(map(str, sizes))
@@ -43,7 +44,7 @@ def masked_conditions(request: ViewRequest, width: int, sizes: tuple[int, ...]) 
 def repeated_conditions(request: ViewRequest, width: int) -> Iterator[Condition]:
     """Yield the conditions on symbolic sizes under which broadcast loads to vectors of `width` bytes can do the copy
     `request` from memory to registers. All lanes of a register then hold one element of memory. Raise Refused, while
-    iterating, if no sizes allow the copy.
+    the conditions are iterated, if the copy is known to be impossible for all sizes.
     """
     elements, memory = _registers(request, width)
     offsets = Offsets.of(memory, request.axes)
@@ -69,7 +70,7 @@ def _registers(request: ViewRequest, width: int) -> tuple[Array, MemoryView]:
 def _contiguous_lanes(offsets: Offsets, elements: Array) -> Iterator[Condition]:
     """Yield the conditions on symbolic sizes under which the lanes of each register are contiguous in memory. `offsets`
     has the memory offsets of all elements. `elements` is an array [lane, register] of element numbers. Raise Refused,
-    while iterating, if no sizes allow it.
+    while the conditions are iterated, if this is known to be impossible for all sizes.
     """
     if offsets.view.swizzle is not None:
         offsets.require_whole_runs(len(elements))

@@ -124,8 +124,8 @@ def _pixel_number(far: MemoryView, d: int, left: Expr, flat: Expr, positions: Ex
 
 
 def _not_counted(far: MemoryView, d: int) -> Refused:
-    """Return (not raise) the Refused that says that dimension `d` of the view `far` does not count pixels in the order
-    of memory.
+    """Return (not raise) the Refused that says that dimension `d` of `far`, the view in global memory, does not count
+    pixels in the order of memory.
     """
     return Refused(
         f"the box does not count pixels of {far.name} along lines first, then from line to line and through images: "
@@ -134,12 +134,12 @@ def _not_counted(far: MemoryView, d: int) -> Refused:
 
 
 def _walk_conditions(far: MemoryView, walk: TapWalk, ranks: int) -> Iterator[Condition]:
-    """Yield the conditions on symbolic sizes under which an im2col map can describe one spatial dimension of the view
-    `far`. `walk` is the movement along the dimension. `ranks` is the number of spatial dimensions.
+    """Yield the conditions on symbolic sizes under which an im2col map can describe one spatial dimension of `far`, the
+    view in global memory. `walk` is the movement along the dimension. `ranks` is the number of spatial dimensions.
 
     The map stores the lower and upper corner of each dimension in few bits; a condition says that a corner fits. Raise
-    Refused, while iterating, if a constant corner does not fit, if the step is less than 1 or more than 8, or if the
-    tap offsets have no constant limits or differ too much.
+    Refused, while the conditions are iterated, if a constant corner does not fit, if the step is less than 1 or more
+    than 8, or if the tap offsets have no constant limits or differ too much.
     """
     if not 1 <= walk.step <= MOST_STEP:
         raise Refused(f"positions {walk.step} apart are more than {MOST_STEP}, or not forwards")

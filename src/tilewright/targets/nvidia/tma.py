@@ -123,9 +123,12 @@ def _dimensions(place: Place, box: tuple[int, ...]) -> tuple[int, list[_Dimensio
 
 
 def _dimensions_of_access(access: Access, box: tuple[int, ...], begin: tuple[int, ...]) -> list[_Dimension]:
-    """Return the dimensions of the tensor that `access` reads or writes. Each states which dimension of the box runs
-    along it. `box` are the extents of the box, and `begin` its first coordinates. Raise Refused if the elements do not
-    form a box of the tensor.
+    """Return the dimensions of the tensor that `access` reads or writes. Each has its extent, its stride, the dimension
+    of the box that runs along it (None: none), and its first coordinate in the box.
+
+    Adjacent dimensions of the tensor over which one axis runs are joined first. `box` are the extents of the box, and
+    `begin` its first coordinates. Raise Refused if the access is swizzled, or if its elements do not form a box of the
+    tensor.
     """
     if access.swizzle is not None:
         raise Refused("global memory is addressed by strides; the access is swizzled")

@@ -15,9 +15,11 @@ from tilewright.machine.offsets import Offsets
 
 def tile_conditions(request: ViewRequest, rows: int, row_bytes: int) -> Iterator[Condition]:
     """Yield the conditions on symbolic sizes under which tile instructions can do the copy `request` between a view in
-    tile registers and a view in memory. A tile register holds at most `rows` rows of `row_bytes` bytes. A view may need
-    several tile registers. Raise Refused, while the conditions are iterated, if no sizes allow the copy, for example
-    because the rows of a tile are at varying strides.
+    tile registers and a view in memory.
+
+    A tile register holds at most `rows` rows of `row_bytes` bytes. Longer rows of the view are divided among several
+    tile registers; more than `rows` rows are refused. Raise Refused, while the conditions are iterated, if a reason
+    that does not depend on sizes forbids the copy, for example if the rows of a tile are at varying strides.
     """
     registers, memory = request.sides()
     elements = registers.elements

@@ -240,9 +240,8 @@ class TapsOfB(BesideHalo):
         self.held: Value | None = None
 
     def streamed(self) -> tuple[Expr, ...]:
-        """Return the filter taps (dimensions) with a copy of B for each index: all, or all but the last.
-
-        The last is left out if a copy has all of its indices.
+        """Return the dimensions of filter taps over which loops copy B anew: all dimensions, or all but the last if one
+        copy has all taps of the last.
         """
         return tuple(d for d in self.product.axes.deep if d not in self.last)
 

@@ -62,8 +62,8 @@ class AtomStep:
     def multiply(self) -> None:
         """Emit the MMA of the current K step; first copies of A and B to registers, if the atom needs them there.
 
-        If B is block-diagonal, emit an MMA for each diagonal block of the step. If the MMA reads operands in place, it
-        skips elements out of bounds.
+        If B is block-diagonal, emit an MMA for each diagonal block of the step. Otherwise, an MMA that reads operands
+        in place skips elements out of bounds if an operand may have any (its `skips` is True).
         """
         p, kernel, tile = self.product, self.product.microkernel, self.tile
         k, width, registers = p.at[p.axes.k], p.width(p.axes.m), self.registers
