@@ -389,7 +389,7 @@ def _slow_elements(kernel: CandidateKernel, facts: Facts, machine: Machine) -> C
         verb = "loads" if n.op == "read" else "stores"
         way = f"lay {n.place.memory} out with the dimension last that is last in the result"
         return Cause(f"it {verb} {elements} elements of {n.place.memory} one by one, not by vectors", way, n.source)
-    what = f"{n.op} of {elements} elements takes lanes the time"
+    what = f"{n.op} of {elements} elements takes most of the time"
     if times >= 2 and n.op != TOPK:
         what += f", {times:.0f} times as long as in full vectors: a tile's last dimension is short"
         return Cause(what, "let a longer dimension be the last of the result", n.source)
