@@ -248,12 +248,10 @@ def _core_bytes(
     The tasks of a core follow from the order of the grid. `space` is the product's index space; `shape` has the number
     of tasks.
     """
-    workers, batch = (
-        cores(machine),
-        [d for d in space.batch if not blocking.by_lanes or d is not required_lane_digit(space)],
-    )
-    counts, columns_first = [shape.around, shape.row_tasks], blocking.tasks[0] in (COLUMNS, LANES)
-    counts = [shape.column_tasks, *counts] if columns_first else [*counts, shape.column_tasks]
+    workers = cores(machine)
+    batch = [d for d in space.batch if not blocking.by_lanes or d is not required_lane_digit(space)]
+    of_rows, columns_first = (shape.around, shape.row_tasks), blocking.tasks[0] in (COLUMNS, LANES)
+    counts = (shape.column_tasks, *of_rows) if columns_first else (*of_rows, shape.column_tasks)
     shares = shares_of_core(counts, workers, blocking.schedule)
     columns, around, rows = shares if columns_first else (shares[2], shares[0], shares[1])
     a = operand_bytes(space.a) * around * rows * (columns if blocking.by_lanes else 1)

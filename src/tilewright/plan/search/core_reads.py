@@ -292,7 +292,7 @@ def _seen_bytes(kernel: UniformKernelSchedule, value: Value, task_bytes: float) 
     if tensor is None:
         return task_bytes
     total = prod(size(d) for d in tensor.sizes if d is not None) * element_bytes(tensor.dtype)
-    counts = [ceil(size(d) / n) for d, n in kernel.widths.items()]
+    counts = tuple(ceil(size(d) / n) for d, n in kernel.widths.items())
     shares = zip(kernel.widths, shares_of_core(counts, kernel.machine.limits.cores or 1, "cyclic"), strict=True)
     return max(task_bytes, total * prod(share for d, share in shares if d in value.type.dims))
 
