@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import ceil, gcd
 
 
-@lru_cache(maxsize=4096)
+@lru_cache
 def shares_of_core(counts: tuple[int, ...], cores: int, order: str) -> tuple[float, ...]:
     """Return, for each axis of the grid, the share (above 0, at most 1) of its tiles that the tasks of one core have.
 
