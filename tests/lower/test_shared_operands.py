@@ -24,8 +24,8 @@ bf16 = tkl.bf16.numpy
 
 def loop_between(text: str) -> str:
     """What a block program does for each block of N before its loop over blocks of M."""
-    found = re.search(r"for b_N in [^{]*\{(.*?)for b_M", text, re.DOTALL)
-    return "" if found is None else found[1]
+    column_loop = re.search(r"for b_N in [^{]*\{(.*?)for b_M", text, re.DOTALL)
+    return "" if column_loop is None else column_loop[1]
 
 
 def arguments(m, n, k, group, packed):
@@ -80,9 +80,9 @@ def test_tiles_of_a_stated_task_share_an_operand():
     rng = np.random.default_rng(1)
     a, w = rng.integers(-3, 4, (70, 64)).astype(bf16), rng.integers(-9, 10, (90, 64)).astype(np.int8)
     y = np.full((70, 90), np.nan, np.float32)
-    made = kernel_for(kernel, {"M": 70, "N": 90, "K": 64}, machine=machine("x86.amx"), plan=plan)
-    assert "%w_view" in loop_between(made.text("block"))
-    on_the_loop_level(made).bind([a, w, y])()
+    compiled = kernel_for(kernel, {"M": 70, "N": 90, "K": 64}, machine=machine("x86.amx"), plan=plan)
+    assert "%w_view" in loop_between(compiled.text("block"))
+    on_the_loop_level(compiled).bind([a, w, y])()
     np.testing.assert_array_equal(y, 2 * a.astype(np.float32) @ w.astype(np.float32).T + 1)
 
 

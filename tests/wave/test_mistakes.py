@@ -790,8 +790,8 @@ def test_a_logged_tile_with_a_dimension_that_its_mapping_lacks():
         tkw.debug_log(x, mapping=of_rows)
         tkw.write(x, c)
 
-    said = r"debug_log: the mapping's inputs have \[M\], the tile has \[M, N\]"
-    taught(kernel, BadMapping, said, "tkw.debug_log(x, mapping=of_rows)")
+    message = r"debug_log: the mapping's inputs have \[M\], the tile has \[M, N\]"
+    taught(kernel, BadMapping, message, "tkw.debug_log(x, mapping=of_rows)")
 
 
 @pytest.mark.parametrize("number", [-1, 5, 7, 1.0, "0", True])

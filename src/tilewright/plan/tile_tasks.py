@@ -103,7 +103,9 @@ def _tile_atom(op: Op, axes: Axes, machine: Machine) -> MultiplyAtom | None:
 
 
 def _is_plain_read(op: Op) -> bool:
-    """True if `op` reads elements of memory by the dimensions of the memory, without computed coordinates."""
+    """True if `op` reads a tensor in memory, and its coordinates are the tensor's own dimensions. A read at computed
+    coordinates is not plain.
+    """
     return op.name == "read" and "at" not in op.attrs and isinstance(op.operands[0].type, MemoryType)
 
 
@@ -182,5 +184,5 @@ def states_tile_task(plan: Schedule) -> bool:
 
 
 def tasks_alone(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """Return `axes` with their splits into tasks, and without all others."""
+    """Return `axes`, each with only those of its splits that are of the level `task`. No axis is removed."""
     return tuple(replace(x, splits=tuple(s for s in x.splits if s.level == "task")) for x in axes)

@@ -19,10 +19,11 @@ from tilewright.rewrite.rewriter import Regrouped
 
 
 def with_equal_reads_once(program: Program, free: Collection[Op]) -> tuple[Program, Collection[Op]]:
-    """Return (program in which equal reads of one block are one read, counterparts of the loops `free` in it).
+    """Return (the program with equal reads of a block replaced by one read, the loops in it that correspond to `free`).
 
-    Both are returned unchanged if no two reads are equal. Reads of memory that the program writes stay, and so do reads
-    at coordinates that depend on data. `free` holds the loops that give the same result for every tile size.
+    `free` holds loops of `program` that give the same result for every tile size. Reads of memory that the program
+    writes are not joined, nor reads at coordinates that depend on data. If no two reads are equal, both are returned
+    unchanged.
     """
     written = {op.operands[1] for op in program.walk() if op.name in WRITES}
     changing = {op.attrs["symbol"] for op in program.walk() if op.name == "set_symbol"}

@@ -70,9 +70,12 @@ def _join_first_pair(block: Block, loads: dict[Op, str]) -> bool:
 
 
 def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
-    """True if the loops `one` and `two` have the same range and attributes, contain only views, loads of operands,
-    barriers and MMAs, and neither uses what the other writes. `loads` is {load to shared memory: its kind}; all of
-    these must be of the kind `ring`. Registers that both loops load before they use them do not count as written.
+    """True if the loops `one` and `two` can be fused.
+
+    Each has one range, and the two are equal but for the loop variable. The other attributes are equal. The bodies
+    contain only views, loads of operands, barriers and MMAs. Neither loop uses what the other writes, except registers
+    that both load before they use them. `loads` is {load to shared memory: its kind}; those in the two loops must be of
+    the kind `ring`.
     """
     if any(len(loop.blocks) != 1 or len(loop.attrs["ranges"]) != 1 for loop in (one, two)):
         return False
@@ -90,8 +93,9 @@ def _can_join(one: Op, two: Op, loads: Mapping[Op, str]) -> bool:
 
 
 def _is_load(copy: Op, loads: Mapping[Op, str]) -> bool:
-    """True if `copy` loads an operand to a stage of shared memory, or to registers. `loads` is {load to shared memory:
-    its kind}.
+    """True if `copy` is a load to shared memory of the kind `ring`, or if its target is in registers.
+
+    `loads` is {load to shared memory: its kind}.
     """
     return loads.get(copy) == "ring" or isinstance(copy.operands[1].type, RegisterType)
 

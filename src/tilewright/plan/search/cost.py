@@ -273,12 +273,12 @@ def _unpipelined_cycles(machine: Machine, w: Work) -> tuple[float, float]:
 
 
 def tasks_in_turn(machine: Machine, tasks: int) -> float:
-    """Return how many tasks, as long as the average one, a core runs one after the other until all `tasks` are done.
+    """Return the time until all `tasks` are done on all cores, in units of the time of an average task.
 
-    If the machine's cores are equally fast, or if there is one core or one task, it is tasks / cores, rounded up. If
-    cores may be uneven, it is the mean of that number and of tasks / cores (at least 1) with the delay of the slowest
-    core. The delay is the share `limits.uneven` with one task per core. It falls to 0 at BALANCED (5) tasks per core,
-    because the last tasks go to cores that are ready.
+    If the cores of the machine are equally fast, or if there is one core or one task, it is tasks / cores, rounded up.
+    Otherwise it is the mean of that number and of max(1, tasks / cores) * (1 + delay). With one task per core, the
+    delay is `limits.uneven`. It falls linearly to 0 at BALANCED (5) tasks per core, since the last tasks go to cores
+    that are ready.
     """
     cores, uneven = machine.limits.cores or 1, machine.limits.uneven
     in_rounds = ceil(tasks / cores)

@@ -67,10 +67,11 @@ class TaskShares:
 
 
 def divide_tasks(w: Writer, total: str, schedule: str, counters: str | None) -> TaskShares:
-    """Emit the division of `total` tasks (an LLVM value) among workers, and return it.
+    """Emit the division of `total` tasks (an LLVM value) among the workers, and return it.
 
-    `schedule` is that of the tasks: "contiguous", "strided" or "dynamic". `counters` is the address of the workers'
-    counters. With None, no task is dynamic.
+    Each worker has a share of the tasks. The dynamic tasks of a share are claimed at run time, by any worker. They are
+    all but one task of a share if `schedule` is "dynamic", and about a quarter of it if `schedule` is "contiguous" or
+    "strided". `counters` is the address of the workers' counters of claimed tasks. If it is None, no task is dynamic.
     """
     w.declare("i64 @llvm.smin.i64(i64, i64)")
     w.declare("i64 @llvm.smax.i64(i64, i64)")
@@ -94,12 +95,13 @@ def static_tasks(w: Writer, shares: TaskShares) -> TaskRun:
 def emit_next_task(
     w: Writer, divide: Callable[[], TaskShares] | None, task: str, end: str, step: str, owner: str
 ) -> tuple[TaskRun, str]:
-    """Emit what a worker does after the task number `task`: it goes on with its run of tasks, or claims a chunk.
+    """Emit the step from the task number `task` to the worker's next task: the next one of its run, or a claimed chunk.
 
-    The run ends below `end`, has this `step`, and is of the share of the worker `owner`. Chunks are claimed of that
-    share, then of the next worker's, and so on. `divide` emits the division of tasks anew, which so takes no registers
-    in between; None: no task is dynamic. Return (the run from the next task on, an i1: there is a next task), LLVM
-    values.
+    The current run is the tasks `task`, `task` + `step` and so on below `end`, from the share of the worker `owner`. At
+    its end, the worker tries to claim a chunk of dynamic tasks: first from that share, then from the next worker's, and
+    so on, until it comes back to its own. `divide` emits the division of tasks again, so that its values need no
+    registers while a task runs. If it is None, no task is dynamic. Return (the run that begins with the next task, an
+    i1 that is true if there is such a task), both LLVM values.
     """
     following = w.value(f"add i64 {task}, {step}")
     has_more = w.value(f"icmp slt i64 {following}, {end}")
@@ -139,11 +141,12 @@ def emit_next_task(
     w.label(done)
 
     def phi(kind: str, value: str, claimed_value: str, without: str) -> str:
-        """Emit a phi of type `kind`: `value` in the same run, `claimed_value` in a new one, `without` if tasks end."""
+        """Emit a phi of type `kind`, and return it: `value` if the run has more tasks, `claimed_value` if a chunk was
+        claimed, `without` if no task is left.
+        """
         arms = f"[{value}, %{before}], [{claimed_value}, %{claimed}]"
         return w.value(f"phi {kind} {arms}, [{without}, %{ended}], [{without}, %{following_owner}]")
 
     current = (following, end, step, owner)
-    return TaskRun(*(phi("i64", a, b, a) for a, b in zip(current, run, strict=True))), phi(
-        "i1", "true", "true", "false"
-    )
+    next_run = TaskRun(*(phi("i64", a, b, a) for a, b in zip(current, run, strict=True)))
+    return next_run, phi("i1", "true", "true", "false")

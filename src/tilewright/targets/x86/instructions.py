@@ -19,11 +19,13 @@ _REGISTER = 512
 
 
 def scale(w: Writer, p: str, n: str, lanes: int | None, bits: int) -> str | None:
-    """Emit p * 2^n, rounded once, for `lanes` floats (None: a scalar) of `bits` bits, and return the result's LLVM
-    value. `p` and `n` are LLVM values; p is at least 1/4 and below 4. Emit nothing and return None unless the floats
-    fill whole registers of 512 bits.
+    """Emit p * 2^n, rounded once, and return the LLVM value of the result.
 
-    The instruction takes 150 cycles if a result is subnormal, or too small even for that. A branch finds such vectors.
+    `p` and `n` are LLVM values of `lanes` floats (None: a scalar) of `bits` bits. p is at least 1/4 and below 4, and n
+    has integer values. Emit nothing and return None unless the floats fill whole registers of 512 bits.
+
+    The instruction vscalef takes 150 cycles if a result is subnormal, or too small even for that. So the code tests n:
+    if a result may be subnormal, all registers are computed in another way (`_Scaling.subnormal`).
     """
     if lanes is None or lanes * bits % _REGISTER:
         return None
@@ -57,7 +59,7 @@ class _Scaling:
         w.declare(f"{self.form} {self.instruction}({self.form}, {self.form}, {self.form}, i{self.count}, i32 immarg)")
 
     def constant(self, value: float) -> str:
-        """Return the LLVM constant `value`, which f32 must hold, in all lanes."""
+        """Return an LLVM vector constant with the number `value` in all lanes, whose type must hold it exactly."""
         return f"splat ({self.kind} 0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X})"
 
     def normal(self, p: str, n: str, other: str = "zeroinitializer", mask: str = "-1") -> str:
@@ -76,10 +78,11 @@ class _Scaling:
         return self.w.value(f"icmp ne i{self.count} {mask}, 0")
 
     def subnormal(self, p: str, n: str) -> str:
-        """Emit p * 2^n for a register in which results may be subnormal, and return it.
+        """Emit p * 2^n for one register in which some results may be subnormal, and return it.
 
-        With the least normal number added, a subnormal number is normal, and rounded at the same bit. Its own bits are
-        those of the sum without those of that number.
+        `p` and `n` are LLVM vectors of one register. Lanes with a normal result use the instruction. In the others, an
+        FMA adds the least normal number: the sum is normal, and is rounded at the last bit of a subnormal number. An
+        integer subtraction of that number's bits from the bits of the sum gives the subnormal result.
         """
         w, form, words = self.w, self.form, self.words
         moved = w.value(f"fadd {form} {n}, {self.constant(64.0)}")
